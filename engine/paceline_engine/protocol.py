@@ -1,0 +1,231 @@
+"""The control protocol between operator and engine plugin: wire types, load buckets, token derivation.
+
+The one module that both sides import. It knows pydantic and the standard library, never torch, vllm or kubernetes.
+JSON on the wire is camelCase. Unknown fields are ignored when read, so that a newer peer does not break an older one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic.alias_generators import to_camel
+
+PROTOCOL_VERSION = 1
+CONTROL_PORT = 8765
+MAX_BODY_BYTES = 256 * 1024
+"""A table of 4,097 one-digit ks is 12 KB; anything near this limit is not a policy."""
+
+LOAD_EDGES: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Lower edges of the load buckets, in sampling requests. About two a doubling: step cost is a staircase in tokens, and a
+bucket wider than a third hides a step of it."""
+CONTEXT_EDGES: tuple[int, ...] = (0, 8192, 32768)
+"""Lower edges of the context buckets, in mean context tokens a request. Below 8k attention does not move the best k."""
+HISTOGRAM_BASE = 1.05
+"""Ratio of neighbouring edges of the step-time histogram: a quantile read from it is within 2.5 % of the true one."""
+MAX_K = 64
+MAX_PROBE_SHARE = 0.5
+"""Upper bound of (settle + burst) / interval that a plugin accepts, whoever asks."""
+
+
+def load_bucket(requests: int) -> int:
+    """Lower edge of the load bucket that holds `requests` (>= 1); 0 for an idle engine."""
+    return LOAD_EDGES[bisect_right(LOAD_EDGES, requests) - 1] if requests >= 1 else 0
+
+
+def context_bucket(tokens: float) -> int:
+    """Lower edge of the context bucket that holds `tokens` mean context a request (>= 0)."""
+    return CONTEXT_EDGES[max(0, bisect_right(CONTEXT_EDGES, tokens) - 1)]
+
+
+def derive_token(master_key: bytes, serving_uid: str, key_version: str) -> str:
+    """Bearer token of one serving: hex HMAC-SHA256 of its UID and the key version under the operator's master key."""
+    return hmac.new(master_key, f"paceline/{serving_uid}/{key_version}".encode(), hashlib.sha256).hexdigest()
+
+
+class Wire(BaseModel):
+    """Base of all wire types: frozen, camelCase, tolerant of unknown fields, no NaN or infinity."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", allow_inf_nan=False
+    )
+
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+K = Annotated[StrictInt, Field(ge=0, le=MAX_K)]
+
+
+class Feature(Wire):
+    """A capability: there, or absent with the reason in words a person can act on."""
+
+    supported: bool
+    reason: str = ""
+
+
+class Capabilities(Wire):
+    """What this engine process can do, probed from its live objects at load."""
+
+    live_k: Feature
+    adaptive_verification: Feature
+    max_k: Count
+    """Boot num_speculative_tokens: the largest k that can be pushed."""
+    ladder: tuple[int, ...]
+    """The ks the boot schedule names (graphs exist for these), descending."""
+    max_num_seqs: Count
+    method: str
+    runner: str
+    """`V1` or `V2` model runner."""
+
+
+class Probe(Wire):
+    """Bursts that keep the estimates of other ks alive: every `interval_steps` decode steps, the next k of `ks` is in force for
+    `settle_steps` (not counted) and `burst_steps` (counted)."""
+
+    ks: Annotated[tuple[K, ...], Field(min_length=1, max_length=MAX_K)]
+    settle_steps: Annotated[StrictInt, Field(ge=1, le=64)] = 2
+    burst_steps: Annotated[StrictInt, Field(ge=8, le=256)] = 8
+    interval_steps: Annotated[StrictInt, Field(ge=20, le=1_000_000)] = 200
+
+
+class Policy(Wire):
+    """Body of `PUT /policy`. `table[n]` is the k to draft when n requests will sample; its length is max_num_seqs + 1.
+
+    `dwell_steps`: consecutive steps that must agree on another k before it is taken (hysteresis inside the engine).
+    """
+
+    generation: Annotated[StrictInt, Field(ge=1, le=2**53)]
+    table: Annotated[tuple[K, ...], Field(min_length=2, max_length=65_537)]
+    probe: Probe | None = None
+    dwell_steps: Annotated[StrictInt, Field(ge=1, le=256)] = 4
+
+
+class PolicyAck(Wire):
+    """Answer to an accepted policy: the generation now in force."""
+
+    generation: int
+    applied: bool
+    """False when the step loop has not yet taken it (it will before its next step)."""
+
+
+class ProtocolError(Wire):
+    """Body of every answer that is not 2xx."""
+
+    reason: str
+    """CamelCase: Unauthorized, NotFound, TooLarge, Malformed, OlderGeneration, GenerationConflict, Invalid, NotReady."""
+    message: str
+
+
+class State(Wire):
+    """Answer of `GET /state`."""
+
+    protocol_version: int = PROTOCOL_VERSION
+    plugin_version: str
+    engine_version: str
+    boot_id: str
+    """Random per engine process: another id means counters and policy started anew."""
+    uptime_seconds: Seconds
+    capabilities: Capabilities
+    generation: Count
+    """Generation of the policy in force; 0 = the boot schedule."""
+    table: tuple[int, ...]
+    """Table in force, as applied by the step loop."""
+    k_in_force: int | None
+    """k of the last step; None before the first."""
+    steps_by_k: dict[int, Count]
+    """Steps that drafted k because the table said so, since boot."""
+    probe_steps_by_k: dict[int, Count]
+    """Steps that drafted k because a probe burst said so, since boot."""
+    policy_errors: Count
+
+
+class Gauges(Wire):
+    """Load of the engine now, and token counters since boot."""
+
+    running: Count
+    waiting: Count
+    kv_cache_usage: Annotated[float, Field(ge=0, le=1)]
+    prompt_tokens: Count
+    generation_tokens: Count
+
+
+class CostCell(Wire):
+    """Decode-only steps with the same load bucket, context bucket, k drafted and k verified."""
+
+    load: Count
+    """Lower edge of the load bucket (see LOAD_EDGES)."""
+    context: Count
+    k_drafted: Count
+    k_verified: Count
+    probe: bool
+    steps: Count
+    request_steps: Count
+    """Sum over steps of the requests that sampled: request_steps / steps is the mean load inside the bucket."""
+    emitted: Count
+    """Tokens that came out of these steps (accepted + bonus)."""
+    seconds: Seconds
+    seconds_squared: Annotated[float, Field(ge=0)]
+    histogram: dict[int, Count]
+    """Steps by floor(log(microseconds) / log(HISTOGRAM_BASE))."""
+
+
+class AcceptanceCell(Wire):
+    """What became of the drafts that were made under one configured k, in all steps that sampled."""
+
+    k: Count
+    load: Count
+    request_steps: Count
+    """Requests x steps that sampled with this k configured: the denominator of tokens a step."""
+    drafts: Count
+    """Of these, those that had at least one draft token: drafts / request_steps is the firing rate."""
+    drafted: tuple[int, ...]
+    """Draft tokens verified at position 1..k."""
+    accepted: tuple[int, ...]
+    """Draft tokens accepted at position 1..k."""
+
+
+class Samples(Wire):
+    """Answer of `GET /samples?cursor=`: everything since the cursor, nothing twice."""
+
+    boot_id: str
+    cursor: str
+    """Hand this back next time."""
+    reset: bool
+    """The cursor was of another engine process (or absent): this is everything since boot."""
+    lost_windows: Count
+    """Windows folded into the since-boot sum before this cursor read them: not in this answer (a reader that slept too long)."""
+    from_seconds: Seconds
+    to_seconds: Seconds
+    """Engine uptime covered."""
+    cells: tuple[CostCell, ...]
+    acceptance: tuple[AcceptanceCell, ...]
+    excluded_steps: dict[str, Count]
+    """Steps in no cost cell, by why: mixed, idle, settling."""
+    steps_by_k: dict[int, Count]
+    probe_steps_by_k: dict[int, Count]
+    gauges: Gauges
+
+
+def expand(rows: Sequence[tuple[int, int]], max_num_seqs: int) -> tuple[int, ...]:
+    """Dense table of max_num_seqs + 1 entries from rows (from_requests ascending, first 1, k): the way tables are shown.
+
+    Raises ValueError where the rows do not start at 1 or do not ascend.
+    """
+    starts = [start for start, _ in rows]
+    if not rows or starts[0] != 1 or any(a >= b for a, b in zip(starts, starts[1:], strict=False)):
+        raise ValueError(f"table rows must start at 1 request and ascend, got {starts}")
+    ks = [k for _, k in rows]
+    return tuple(ks[max(0, bisect_right(starts, n) - 1)] for n in range(max_num_seqs + 1))
+
+
+def compress(table: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Rows (from_requests, k) of a dense table; inverse of `expand`. Entry 0 (no request samples) is not looked at."""
+    rows: list[tuple[int, int]] = []
+    for n, k in enumerate(table[1:], start=1):
+        if not rows or rows[-1][1] != k:
+            rows.append((n, k))
+    return tuple(rows)

@@ -1,0 +1,85 @@
+"""Condition types and reasons of every kind. The same reason string appears in condition, event, log and metric label."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from paceline_operator.api.base import ApiModel
+
+
+class ConditionType(StrEnum):
+    """Ready = Accepted and Available; the others never make it False."""
+
+    READY = "Ready"
+    ACCEPTED = "Accepted"
+    AVAILABLE = "Available"
+    PROGRESSING = "Progressing"
+    METRICS_AVAILABLE = "MetricsAvailable"
+    SPECULATION_EFFECTIVE = "SpeculationEffective"
+    TUNED = "Tuned"
+    SUSPENDED = "Suspended"
+
+
+class Reason(StrEnum):
+    """Why. Grouped by the condition they explain."""
+
+    # Accepted
+    VALID = "Valid"
+    INVALID_SPEC = "InvalidSpec"
+    OWNED_ARGUMENT = "OwnedArgument"
+    LADDER_TOO_LONG = "LadderTooLong"
+    CHILD_CONFLICT = "ChildConflict"
+    # Available, Progressing, Ready
+    REPLICAS_READY = "ReplicasReady"
+    REPLICAS_UNAVAILABLE = "ReplicasUnavailable"
+    SCALED_TO_ZERO = "ScaledToZero"
+    UNSCHEDULABLE = "Unschedulable"
+    CRASH_LOOP = "CrashLoop"
+    ROLLING_OUT = "RollingOut"
+    SETTLED = "Settled"
+    NOT_ACCEPTED = "NotAccepted"
+    APPLY_FAILED = "ApplyFailed"
+    # MetricsAvailable: each absence has its own reason, and each holds k
+    METRICS_FOUND = "MetricsFound"
+    NO_PODS = "NoPods"
+    POD_NOT_ANSWERING = "PodNotAnswering"
+    PLUGIN_ABSENT = "PluginAbsent"
+    TOKEN_REFUSED = "TokenRefused"  # noqa: S105 a reason
+    ENGINE_SERIES_MISSING = "EngineSeriesMissing"
+    METRICS_STALE = "MetricsStale"
+    MALFORMED_ANSWER = "MalformedAnswer"
+    ENGINE_WARMING_UP = "EngineWarmingUp"
+    # SpeculationEffective
+    EFFECTIVE = "Effective"
+    LIVE_K_UNSUPPORTED = "LiveKUnsupported"
+    NO_DRAFTS_YET = "NoDraftsYet"
+    DRAFTER_COLLAPSED = "DrafterCollapsed"
+    NOT_SPECULATING = "NotSpeculating"
+    # Tuned, and decisions
+    BOOT = "Boot"
+    OBSERVING = "Observing"
+    OBSERVE_ONLY = "ObserveOnly"
+    MANUAL = "Manual"
+    LOAD = "Load"
+    ACCEPTANCE = "Acceptance"
+    COST = "Cost"
+    INCUMBENT = "Incumbent"
+    TPOT_LIMIT = "TpotLimit"
+    HOLDING = "Holding"
+    RESTART_TIER = "RestartTier"
+    NOT_ACKNOWLEDGED = "NotAcknowledged"
+    SUSPENDED = "Suspended"
+    ACTIVE = "Active"
+
+
+class Condition(ApiModel):
+    """As Kubernetes' metav1.Condition."""
+
+    type: str = Field(min_length=1, max_length=316)
+    status: str = Field(pattern="^(True|False|Unknown)$")
+    reason: str = Field(min_length=1, max_length=1024)
+    message: str = Field(default="", max_length=32768)
+    last_transition_time: str
+    observed_generation: int = Field(default=0, ge=0)

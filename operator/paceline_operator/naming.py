@@ -1,0 +1,56 @@
+"""Every label, annotation, field manager, port and child name, once. docs/labels.md is the public list."""
+
+from __future__ import annotations
+
+GROUP = "paceline.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND_SERVING = "SpeculativeServing"
+PLURAL_SERVING = "speculativeservings"
+FIELD_MANAGER = "paceline-operator"
+
+LABEL_NAME = "app.kubernetes.io/name"
+LABEL_INSTANCE = "app.kubernetes.io/instance"
+LABEL_COMPONENT = "app.kubernetes.io/component"
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+LABEL_SERVING = f"{GROUP}/serving"
+"""On every child: the name of the SpeculativeServing it belongs to."""
+ANNOTATION_TEMPLATE_HASH = f"{GROUP}/template-hash"
+"""On the Deployment: `<version>:<hash>` of the pod template as rendered (the version so that an operator upgrade restarts nothing)."""
+APP = "paceline"
+COMPONENT_ENGINE = "engine"
+
+SERVING_PORT = 8000
+SERVING_PORT_NAME = "http"
+CONTROL_PORT_NAME = "paceline"
+TOKEN_DIRECTORY = "/etc/paceline/token"  # noqa: S105 a path
+TOKEN_FILE_CURRENT = "current"  # noqa: S105 a file name
+TOKEN_FILE_PREVIOUS = "previous"  # noqa: S105 a file name
+PLUGIN_DIRECTORY = "/opt/paceline/plugin"
+CACHE_DIRECTORY = "/var/cache/paceline"
+
+ENV_TOKEN_DIRECTORY = "PACELINE_TOKEN_DIR"  # noqa: S105 a variable name
+ENV_CONTROL_PORT = "PACELINE_CONTROL_PORT"
+ENV_CONTROL_HOST = "PACELINE_CONTROL_HOST"
+ENV_SERVING_UID = "PACELINE_SERVING_UID"
+
+
+def child(serving: str, suffix: str = "") -> str:
+    """Name of a child object: `<serving>` or `<serving>-<suffix>`, at most 63 characters (CEL limits the serving's to 40)."""
+    return f"{serving}-{suffix}" if suffix else serving
+
+
+def labels(serving: str) -> dict[str, str]:
+    """Labels of every child."""
+    return {
+        LABEL_NAME: APP,
+        LABEL_INSTANCE: serving,
+        LABEL_COMPONENT: COMPONENT_ENGINE,
+        LABEL_MANAGED_BY: FIELD_MANAGER,
+        LABEL_SERVING: serving,
+    }
+
+
+def selector(serving: str) -> dict[str, str]:
+    """Immutable subset of `labels` that Deployment, Service and PodDisruptionBudget select by."""
+    return {LABEL_SERVING: serving, LABEL_COMPONENT: COMPONENT_ENGINE}

@@ -1,0 +1,1 @@
+"""The tuner: measured step cost x measured acceptance -> the k with the best goodput at every load. Pure: data in, decision out."""

@@ -1,0 +1,149 @@
+"""The values that travel through the tuner: what it is told (Settings, Engine), what it remembers (Memory), what it answers (Step).
+
+All frozen. Times are seconds of a monotonic clock given by the caller; goodput is tokens per second of one engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from paceline_engine.protocol import Policy, Samples, State
+from paceline_operator.api.conditions import Reason
+from paceline_operator.api.serving import Method, Tier, TuningMode
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the spec asks of the tuner."""
+
+    mode: TuningMode
+    method: Method
+    ladder: tuple[int, ...]
+    """Candidate ks, descending, 0 included."""
+    max_num_seqs: int
+    boot_table: tuple[int, ...]
+    """Dense table of the seed schedule: in force until the first push."""
+    manual_table: tuple[int, ...] | None
+    interval_seconds: float
+    min_gain: float
+    """Fraction: 0.01 is 1 %."""
+    probing: bool
+    probe_share: float
+    """Fraction of steps that bursts may take once a load is observed."""
+    tpot_limit_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine as this pass saw it: an answer (state, samples) or a failure with its reason."""
+
+    name: str
+    state: State | None = None
+    samples: Samples | None = None
+    failure: Reason | None = None
+    failure_message: str = ""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One k at one load: the arithmetic behind a decision."""
+
+    k: int
+    goodput: Interval
+    step_seconds: Interval
+    acceptance_length: Interval
+    """Tokens a request gets per step, 1 = nothing accepted."""
+    steps: int
+    """Effective decode steps that the cost rests on; 0 = borrowed from neighbours."""
+    firing_rate: float | None
+    survival: tuple[float, ...]
+    """Share of request-steps whose draft was accepted up to position 1..k."""
+    borrowed: bool
+    """True where cost or acceptance come from neighbouring cells or the prior, not from this cell."""
+
+
+@dataclass(frozen=True)
+class BucketView:
+    """What is known at one load bucket, and what follows."""
+
+    load: int
+    k: int
+    recommended_k: int
+    observed: bool
+    """Every ladder k has (or, once, had) its minimum count here."""
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A change of the k in force at the load that is there, and why."""
+
+    reason: Reason
+    """Load, Acceptance, Cost, TpotLimit, Manual."""
+    message: str
+    load: int
+    from_k: int
+    to_k: int
+    generation: int
+    evidence: BucketView | None
+    """The candidates at that load: None for Manual."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one serving's tuner carries from pass to pass. Lost with the process and rebuilt from the engines' own history:
+    an empty cursor makes a plugin send everything since its boot."""
+
+    cursors: Mapping[str, str] = field(default_factory=dict)
+    """Engine name -> cursor for its next `GET /samples`."""
+    state: object = None
+    """The tuner's own (tuning.decide.TunerState); opaque to callers."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Answer of one pass of the tuner."""
+
+    memory: Memory
+    reason: Reason
+    """Why the table is what it is now: Observing, ObserveOnly, Manual, Load, Acceptance, Cost, Incumbent, TpotLimit, Holding, RestartTier ..."""
+    message: str
+    holding: bool
+    """True: k holds because what it needs is missing; metrics_reason says which."""
+    metrics_reason: Reason
+    metrics_message: str
+    tier: Tier
+    tiers: Mapping[str, tuple[Tier, str]]
+    """Engine name -> its tier and, where not Live, why."""
+    effective: tuple[bool | None, Reason, str]
+    """SpeculationEffective: status (None = Unknown), reason, message."""
+    table: tuple[int, ...]
+    """Dense table that should be in force after this pass."""
+    recommended_table: tuple[int, ...] | None
+    """What mode Auto would set; None where nothing is known yet."""
+    generation: int
+    """Generation of `table` (0 = the boot table, nothing pushed)."""
+    policy: Policy | None
+    """To push now to every name in `push_to`; None = nothing to push."""
+    push_to: tuple[str, ...]
+    acknowledged: tuple[str, ...]
+    """Engines that already run `generation`."""
+    decisions: tuple[Decision, ...]
+    """Made in this pass, oldest first (empty in most passes)."""
+    load: int | None
+    """Load bucket of the present load, sampling requests of one engine; None = idle or unknown."""
+    k: int | None
+    """table[load]."""
+    buckets: tuple[BucketView, ...]
+    ratio_to_k0: Interval | None
+    """Goodput of the k in force over that of k=0 in the same engines at the loads seen lately; None = not measured."""
