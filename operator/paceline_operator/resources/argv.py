@@ -1,0 +1,106 @@
+"""The vLLM command line: a list, never a string for a shell. Each text of the user is exactly one element of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from paceline_engine.protocol import compress
+from paceline_operator import naming
+from paceline_operator.api.serving import AdaptiveVerification, Device, Engine, Method, Ngram, SpeculativeServing
+from paceline_operator.resources.capture import capture_sizes
+from paceline_operator.resources.source import resolve
+
+FIXED_K_METHODS = frozenset({Method.SUFFIX, Method.NGRAM_GPU})
+"""Their proposers assert k == num_speculative_tokens (vLLM 0.32 and 0.33): a schedule would kill the engine."""
+
+
+def build(
+    serving: SpeculativeServing,
+    boot_table: Sequence[int],
+    *,
+    host: str = "0.0.0.0",  # noqa: S104 the pod's own network namespace
+    port: int = naming.SERVING_PORT,
+) -> list[str]:
+    """argv of one engine. `boot_table[n]` is the k for n requests, n in 0..max_num_seqs (entry 0 is not looked at)."""
+    spec = serving.spec
+    weights = resolve(spec.model.source, "model")
+    return [
+        "vllm",
+        "serve",
+        weights.argument,
+        *_option("--served-model-name", spec.model.served_name or serving.metadata.name),
+        *_option("--revision", spec.model.revision),
+        *_option("--host", host),
+        *_option("--port", port),
+        *_engine(spec.engine),
+        *_option("--shutdown-timeout", spec.engine.shutdown_timeout_seconds),
+        *_json_option("--speculative-config", speculative_config(serving, boot_table)),
+        *_json_option("--compilation-config", _compilation_config(serving, boot_table)),
+        *spec.engine.extra_args,
+    ]
+
+
+def speculative_config(serving: SpeculativeServing, boot_table: Sequence[int]) -> dict[str, Any]:
+    """vLLM's SpeculativeConfig. Its schedule is the seed: what runs before the first push and without a plugin."""
+    speculation = serving.spec.speculation
+    config: dict[str, Any] = {
+        "method": speculation.method.value,
+        "num_speculative_tokens": speculation.max_tokens,
+    }
+    if speculation.method not in FIXED_K_METHODS:
+        config["num_speculative_tokens_per_batch_size"] = schedule_rows(boot_table)
+    if speculation.draft:
+        config["model"] = resolve(speculation.draft.source, "draft").argument
+        if speculation.draft.revision:
+            config["revision"] = speculation.draft.revision
+    if speculation.method in (Method.NGRAM, Method.NGRAM_GPU):
+        window = speculation.ngram or Ngram()
+        config["prompt_lookup_min"] = window.prompt_lookup_min
+        config["prompt_lookup_max"] = window.prompt_lookup_max
+    if speculation.adaptive_verification is AdaptiveVerification.ENABLED:
+        config["enable_adaptive_verification"] = True
+    return config
+
+
+def schedule_rows(boot_table: Sequence[int]) -> list[list[int]]:
+    """vLLM's rows [first, last, k], inclusive and without gaps over 1..max_num_seqs, of a dense table."""
+    rows = compress(boot_table)
+    ends = [start - 1 for start, _ in rows[1:]] + [len(boot_table) - 1]
+    return [[start, end, k] for (start, k), end in zip(rows, ends, strict=True)]
+
+
+def _engine(engine: Engine) -> list[str]:
+    gpu = engine.device is Device.GPU
+    # On CPUs compiled code gave wrong text and bfloat16 is emulated, 2-3 times slower than float32 (vLLM 0.32).
+    eager = engine.enforce_eager or not gpu
+    dtype = engine.dtype or (None if gpu else "float32")
+    prefix_caching = {None: [], True: ["--enable-prefix-caching"], False: ["--no-enable-prefix-caching"]}
+    return [
+        *_option("--max-num-seqs", engine.max_num_seqs),
+        *_option("--max-model-len", engine.max_model_len),
+        *_option("--dtype", dtype),
+        *(_option("--tensor-parallel-size", engine.tensor_parallel_size) if gpu else []),
+        *(_option("--pipeline-parallel-size", engine.pipeline_parallel_size) if gpu else []),
+        *(_option("--gpu-memory-utilization", f"{engine.gpu_memory_utilization_percent / 100:.2f}") if gpu else []),
+        *(["--enforce-eager"] if eager else []),
+        *prefix_caching[engine.enable_prefix_caching],
+    ]
+
+
+def _compilation_config(serving: SpeculativeServing, boot_table: Sequence[int]) -> dict[str, Any] | None:
+    engine, speculation = serving.spec.engine, serving.spec.speculation
+    if engine.device is not Device.GPU or engine.enforce_eager:
+        return None
+    fixed = speculation.method in FIXED_K_METHODS
+    ladder = {speculation.max_tokens} if fixed else set(boot_table[1:])
+    return {"cudagraph_capture_sizes": list(capture_sizes(ladder, engine.max_num_seqs))}
+
+
+def _option(name: str, value: str | int | None) -> list[str]:
+    return [] if value is None else [name, str(value)]
+
+
+def _json_option(name: str, value: dict[str, Any] | None) -> list[str]:
+    return [] if value is None else [name, json.dumps(value, separators=(",", ":"))]

@@ -1,0 +1,48 @@
+"""User overrides over rendered fields, in the spirit of Kubernetes' strategic merge but without its schema.
+
+Maps merge key by key and null removes a key. Lists of named things merge item by item, new ones last. Any other list,
+and any scalar, is replaced.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+IDENTITY = {"volumeMounts": "mountPath"}
+"""Key that tells the items of a list apart, by the list's field; `name` elsewhere. A volume may be mounted twice."""
+
+
+def merge(base: Any, override: Any, *, field: str = "") -> Any:
+    """`override` laid over `base`, the value of `field`; neither is changed.
+
+    merge(a, {}) == a for maps without nulls, and merge(merge(a, b), b) == merge(a, b).
+    """
+    if isinstance(override, dict):
+        return _merge_maps(base if isinstance(base, dict) else {}, override)
+    if isinstance(override, list):
+        key = IDENTITY.get(field, "name")
+        if not _identified(override, key):
+            return [merge(None, item) for item in override]
+        return _merge_items(base if isinstance(base, list) and _identified(base, key) else [], override, key)
+    return override
+
+
+def _merge_maps(base: dict[str, Any], override: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in override.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(base.get(key), value, field=key)
+    return merged
+
+
+def _identified(items: list[Any], key: str) -> bool:
+    return all(isinstance(item, dict) and isinstance(item.get(key), str) for item in items)
+
+
+def _merge_items(base: list[dict[str, Any]], override: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    merged = {item[key]: item for item in base}
+    for item in override:
+        merged[item[key]] = _merge_maps(merged.get(item[key], {}), item)
+    return list(merged.values())

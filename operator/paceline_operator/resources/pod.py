@@ -1,0 +1,159 @@
+"""The pod template of engines: the engine container, the plugin's init container, volumes, probes and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline_engine.protocol import CONTROL_PORT
+from paceline_operator import naming
+from paceline_operator.api.serving import Device, Engine, PluginInjection, SpeculativeServing
+from paceline_operator.resources import argv, environment, secret
+from paceline_operator.resources.inputs import Defaults, Tokens
+from paceline_operator.resources.merge import merge
+from paceline_operator.resources.source import resolve
+from paceline_operator.resources.substitution import literal
+
+CONTAINER = "engine"
+PLUGIN_CONTAINER = "paceline-plugin"
+USER_ID = 2000
+"""Of no account on any node; vLLM needs none."""
+PRE_STOP_SECONDS = 10
+"""Until every proxy has heard that the pod leaves; only then does the server refuse requests."""
+TERMINATION_MARGIN_SECONDS = 20
+"""From the end of the drain to the kill: freeing GPU memory takes seconds."""
+STARTUP_PERIOD_SECONDS = 5
+GPU_RESOURCE = "nvidia.com/gpu"
+
+
+def build(serving: SpeculativeServing, boot_table: Sequence[int], defaults: Defaults, tokens: Tokens) -> dict[str, Any]:
+    """Pod template with the user's engine.podTemplate laid over it. The selector's labels stay whatever it says."""
+    name, engine = serving.metadata.name, serving.spec.engine
+    volumes = _volumes(serving, tokens)
+    spec: dict[str, Any] = {
+        "serviceAccountName": naming.child(name),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": PRE_STOP_SECONDS
+        + engine.shutdown_timeout_seconds
+        + TERMINATION_MARGIN_SECONDS,
+        "containers": [_engine_container(serving, boot_table, defaults, [mount for _, mount in volumes])],
+        "volumes": [volume for volume, _ in volumes],
+    }
+    if engine.plugin.injection is PluginInjection.INIT_CONTAINER:
+        spec["initContainers"] = [_plugin_container(engine.plugin.image or defaults.plugin_image)]
+    template = {"metadata": {"labels": naming.labels(name)}, "spec": spec}
+    overridden = merge(template, engine.pod_template or {})
+    pinned: dict[str, Any] = merge(overridden, {"metadata": {"labels": naming.selector(name)}})
+    return pinned
+
+
+def _engine_container(
+    serving: SpeculativeServing, boot_table: Sequence[int], defaults: Defaults, mounts: list[dict[str, Any]]
+) -> dict[str, Any]:
+    engine = serving.spec.engine
+    gpu = engine.device is Device.GPU
+    executable, *arguments = argv.build(serving, boot_table)
+    resources = merge({"limits": {GPU_RESOURCE: str(_gpus(engine))}} if gpu else {}, engine.resources or {})
+    ports = [{"name": naming.SERVING_PORT_NAME, "containerPort": naming.SERVING_PORT, "protocol": "TCP"}]
+    if engine.plugin.injection is not PluginInjection.NONE:
+        ports.append({"name": naming.CONTROL_PORT_NAME, "containerPort": CONTROL_PORT, "protocol": "TCP"})
+    return {
+        "name": CONTAINER,
+        "image": engine.image or (defaults.engine_image if gpu else defaults.cpu_engine_image),
+        "command": [executable],
+        "args": [literal(argument) for argument in arguments],
+        "env": environment.build(serving),
+        "ports": ports,
+        "resources": resources,
+        "securityContext": _restricted(),
+        "volumeMounts": mounts,
+        **_probes(engine),
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
+    }
+
+
+def _plugin_container(image: str) -> dict[str, Any]:
+    return {
+        "name": PLUGIN_CONTAINER,
+        "image": image,
+        # Not `cp -a`: the volume's root belongs to another user, and keeping times on it fails without privileges.
+        "command": ["cp", "-r", "/plugin/.", f"{naming.PLUGIN_DIRECTORY}/"],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": _restricted(),
+        "volumeMounts": [{"name": "paceline-plugin", "mountPath": naming.PLUGIN_DIRECTORY}],
+    }
+
+
+def _volumes(serving: SpeculativeServing, tokens: Tokens) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(volume, mount in the engine container) pairs."""
+    spec = serving.spec
+    shared_memory = {"medium": "Memory", "sizeLimit": f"{1 + _gpus(spec.engine)}Gi"}
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        # NCCL and the workers' message queues live here; the container runtime's own 64 MiB are too few.
+        ({"name": "shm", "emptyDir": shared_memory}, {"name": "shm", "mountPath": "/dev/shm"}),  # noqa: S108
+        ({"name": "tmp", "emptyDir": {}}, {"name": "tmp", "mountPath": "/tmp"}),  # noqa: S108
+        ({"name": "cache", "emptyDir": {}}, {"name": "cache", "mountPath": naming.CACHE_DIRECTORY}),
+    ]
+    draft = spec.speculation.draft
+    for name, source in (("model", spec.model.source), ("draft", draft.source if draft else "")):
+        weights = resolve(source, name)
+        if weights.volume and weights.mount:
+            pairs.append((weights.volume, weights.mount))
+    if spec.engine.plugin.injection is not PluginInjection.NONE:
+        pairs.append(_token_volume(serving, tokens))
+    if spec.engine.plugin.injection is PluginInjection.INIT_CONTAINER:
+        mount = {"name": "paceline-plugin", "mountPath": naming.PLUGIN_DIRECTORY, "readOnly": True}
+        pairs.append(({"name": "paceline-plugin", "emptyDir": {"sizeLimit": "64Mi"}}, mount))
+    return pairs
+
+
+def _token_volume(serving: SpeculativeServing, tokens: Tokens) -> tuple[dict[str, Any], dict[str, Any]]:
+    files = [naming.TOKEN_FILE_CURRENT, *([naming.TOKEN_FILE_PREVIOUS] if tokens.previous is not None else [])]
+    content = {
+        "secretName": naming.child(serving.metadata.name, secret.suffix(tokens)),
+        "defaultMode": 0o440,
+        "items": [{"key": file, "path": file} for file in files],
+    }
+    mount = {"name": "paceline-token", "mountPath": naming.TOKEN_DIRECTORY, "readOnly": True}
+    return {"name": "paceline-token", "secret": content}, mount
+
+
+def _probes(engine: Engine) -> dict[str, Any]:
+    """Nothing listens until the engine is ready, so the startup probe alone carries the long wait. A busy engine
+    answers late: liveness gives it a minute, because a restart costs minutes and every running request."""
+    health = {"httpGet": {"path": "/health", "port": naming.SERVING_PORT_NAME}}
+    attempts = -(-engine.startup_timeout_seconds // STARTUP_PERIOD_SECONDS)
+    return {
+        "startupProbe": {
+            **health,
+            "periodSeconds": STARTUP_PERIOD_SECONDS,
+            "timeoutSeconds": 5,
+            "failureThreshold": attempts,
+        },
+        "readinessProbe": {**health, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 2},
+        "livenessProbe": {**health, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+    }
+
+
+def _restricted() -> dict[str, Any]:
+    """With the pod's securityContext: the Pod Security Standard `restricted`, and a read-only root besides."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def _gpus(engine: Engine) -> int:
+    """GPUs of one pod: the world size of tensor and pipeline parallelism; 0 on CPUs."""
+    gpu = engine.device is Device.GPU
+    return engine.tensor_parallel_size * engine.pipeline_parallel_size if gpu else 0
