@@ -1,4 +1,5 @@
-"""The values that travel through the tuner: what it is told (Settings, Engine), what it remembers (Memory), what it answers (Step).
+"""The values that travel through the tuner: what it is told (Settings, Engine), what it remembers (Memory), what it
+answers (Step).
 
 All frozen. Times are seconds of a monotonic clock given by the caller; goodput is tokens per second of one engine.
 """
@@ -101,8 +102,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class Memory:
-    """What one serving's tuner carries from pass to pass. Lost with the process and rebuilt from the engines' own history:
-    an empty cursor makes a plugin send everything since its boot."""
+    """What one serving's tuner carries from pass to pass.
+
+    Lost with the process and rebuilt from the engines' own history: an absent cursor makes a plugin send everything
+    since its boot.
+    """
 
     cursors: Mapping[str, str] = field(default_factory=dict)
     """Engine name -> cursor for its next `GET /samples`."""
@@ -116,7 +120,8 @@ class Step:
 
     memory: Memory
     reason: Reason
-    """Why the table is what it is now: Observing, ObserveOnly, Manual, Load, Acceptance, Cost, Incumbent, TpotLimit, Holding, RestartTier ..."""
+    """Why the table is what it is now: Observing, ObserveOnly, Manual, Load, Acceptance, Cost, Incumbent, TpotLimit,
+    NotAcknowledged, RestartTier, Holding."""
     message: str
     holding: bool
     """True: k holds because what it needs is missing; metrics_reason says which."""
@@ -147,3 +152,7 @@ class Step:
     buckets: tuple[BucketView, ...]
     ratio_to_k0: Interval | None
     """Goodput of the k in force over that of k=0 in the same engines at the loads seen lately; None = not measured."""
+    generations: Mapping[str, int] = field(default_factory=dict)
+    """Engine name -> generation in force there; engines that do not answer are absent."""
+    k_by_engine: Mapping[str, int] = field(default_factory=dict)
+    """Engine name -> k its own table gives at the present (or, idle, the last) load."""

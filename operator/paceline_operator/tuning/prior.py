@@ -1,0 +1,52 @@
+"""What is believed before anything is measured: the ladder of candidate ks and the table an engine boots with."""
+
+from __future__ import annotations
+
+from paceline_operator.api.serving import ServingSpec
+
+TOKEN_BUDGET = 96
+"""Drafted tokens a step up to which a k >= 2 is the prior: k * requests <= 96. Measured on an H200 with EAGLE drafts
+and real acceptance (8B and dense 32B), the best k is 5 up to 16 requests, 3 at 32, 2 at 48 and 1 from 64 on."""
+LAST_LOAD_OF_ONE = 256
+"""Requests up to which k=1 is the prior: it beat k=0 up to 256 with every acceptance but the poorest (k=0 from 192)."""
+
+
+def ladder_of(spec: ServingSpec) -> tuple[int, ...]:
+    """Candidate ks, descending: tuning.ladder as given, else chosen from speculation.maxTokens.
+
+    The default keeps maxTokens and 0 and thins out between, each k about 0.6 of the one above (5 3 2 1 0; 7 5 3 2 1 0;
+    16 10 6 4 3 2 1 0): neighbours closer than that differ by less than a tie band. It never has more than maxNumSeqs
+    entries (each must own a batch size of the boot schedule); a given ladder may have, and `boot_table` refuses it.
+    """
+    if spec.tuning.ladder:
+        return tuple(sorted(set(spec.tuning.ladder), reverse=True))
+    ladder = [spec.speculation.max_tokens]
+    while ladder[-1] > 0:
+        ladder.append(min(ladder[-1] - 1, -(-ladder[-1] * 6 // 10)))
+    while len(ladder) > max(1, spec.engine.max_num_seqs):
+        del ladder[-2 if len(ladder) > 2 else -1]
+    return tuple(ladder)
+
+
+def boot_table(ladder: tuple[int, ...], max_num_seqs: int) -> tuple[int, ...]:
+    """Dense table of max_num_seqs + 1 entries (index: sampling requests) that descends through the whole ladder.
+
+    An engine runs it before the first push and without the plugin, and captures graphs for exactly the ks it names:
+    so each ladder k owns at least one batch size, and where there are few, the larger batch sizes are the ones that
+    give way. Entry 0 (no request samples) equals entry 1. Raises ValueError for an empty or unordered ladder and for
+    one with more ks than there are batch sizes.
+    """
+    if not ladder or any(a <= b for a, b in zip(ladder, ladder[1:], strict=False)) or ladder[-1] < 0:
+        raise ValueError(f"a ladder must descend and end at 0 or above, got {list(ladder)}")
+    if len(ladder) > max_num_seqs:
+        raise ValueError(
+            f"the ladder {list(ladder)} names {len(ladder)} ks, but maxNumSeqs is {max_num_seqs}: each k needs a batch "
+            "size of its own in the boot schedule. Shorten tuning.ladder or raise engine.maxNumSeqs"
+        )
+    dense = [ladder[0]]
+    for position, k in enumerate(ladder):
+        start, below = len(dense), len(ladder) - 1 - position
+        wanted = max_num_seqs if k == 0 or below == 0 else LAST_LOAD_OF_ONE if k == 1 else TOKEN_BUDGET // k
+        end = min(max(wanted, start), max_num_seqs - below)
+        dense.extend([k] * (end - start + 1))
+    return tuple(dense)
