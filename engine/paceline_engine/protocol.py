@@ -10,6 +10,7 @@ import hashlib
 import hmac
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
@@ -21,8 +22,8 @@ MAX_BODY_BYTES = 256 * 1024
 """A table of 4,097 one-digit ks is 12 KB; anything near this limit is not a policy."""
 
 LOAD_EDGES: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Lower edges of the load buckets, in sampling requests. About two a doubling: step cost is a staircase in tokens, and a
-bucket wider than a third hides a step of it."""
+"""Lower edges of the load buckets, in sampling requests. About two a doubling: step cost is a staircase in tokens, and
+a bucket wider than a third hides a step of it."""
 CONTEXT_EDGES: tuple[int, ...] = (0, 8192, 32768)
 """Lower edges of the context buckets, in mean context tokens a request. Below 8k attention does not move the best k."""
 HISTOGRAM_BASE = 1.05
@@ -83,8 +84,11 @@ class Capabilities(Wire):
 
 
 class Probe(Wire):
-    """Bursts that keep the estimates of other ks alive: every `interval_steps` decode steps, the next k of `ks` is in force for
-    `settle_steps` (not counted) and `burst_steps` (counted)."""
+    """Bursts that keep the estimates of other ks alive.
+
+    Every `interval_steps` decode steps, the next k of `ks` is in force for `settle_steps` (not counted) and `burst_steps`
+    (counted).
+    """
 
     ks: Annotated[tuple[K, ...], Field(min_length=1, max_length=MAX_K)]
     settle_steps: Annotated[StrictInt, Field(ge=1, le=64)] = 2
@@ -116,7 +120,7 @@ class ProtocolError(Wire):
     """Body of every answer that is not 2xx."""
 
     reason: str
-    """CamelCase: Unauthorized, NotFound, TooLarge, Malformed, OlderGeneration, GenerationConflict, Invalid, NotReady."""
+    """Unauthorized, NotFound, TooLarge, Malformed, OlderGeneration, GenerationConflict, Invalid, NotReady."""
     message: str
 
 
@@ -141,6 +145,8 @@ class State(Wire):
     probe_steps_by_k: dict[int, Count]
     """Steps that drafted k because a probe burst said so, since boot."""
     policy_errors: Count
+    probe: Probe | None = None
+    """Bursts of the policy in force, as it was pushed: what a restarted operator compares before it pushes again."""
 
 
 class Gauges(Wire):
@@ -197,7 +203,7 @@ class Samples(Wire):
     reset: bool
     """The cursor was of another engine process (or absent): this is everything since boot."""
     lost_windows: Count
-    """Windows folded into the since-boot sum before this cursor read them: not in this answer (a reader that slept too long)."""
+    """Windows folded into the since-boot sum before this cursor read them (a slow reader): not in this answer."""
     from_seconds: Seconds
     to_seconds: Seconds
     """Engine uptime covered."""
@@ -211,12 +217,12 @@ class Samples(Wire):
 
 
 def expand(rows: Sequence[tuple[int, int]], max_num_seqs: int) -> tuple[int, ...]:
-    """Dense table of max_num_seqs + 1 entries from rows (from_requests ascending, first 1, k): the way tables are shown.
+    """Dense table of max_num_seqs + 1 entries from rows (from_requests ascending, first 1, k).
 
-    Raises ValueError where the rows do not start at 1 or do not ascend.
+    Rows are the way tables are shown. Raises ValueError where the rows do not start at 1 or do not ascend.
     """
     starts = [start for start, _ in rows]
-    if not rows or starts[0] != 1 or any(a >= b for a, b in zip(starts, starts[1:], strict=False)):
+    if not rows or starts[0] != 1 or any(a >= b for a, b in pairwise(starts)):
         raise ValueError(f"table rows must start at 1 request and ascend, got {starts}")
     ks = [k for _, k in rows]
     return tuple(ks[max(0, bisect_right(starts, n) - 1)] for n in range(max_num_seqs + 1))
