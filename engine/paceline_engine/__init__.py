@@ -1,1 +1,1 @@
-"""paceline's engine side: a vLLM plugin that reads a live table `sampling requests -> k` and reports what each k costs."""
+"""paceline's engine side: a vLLM plugin with a live table `sampling requests -> k` that reports what each k costs."""

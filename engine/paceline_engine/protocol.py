@@ -86,8 +86,8 @@ class Capabilities(Wire):
 class Probe(Wire):
     """Bursts that keep the estimates of other ks alive.
 
-    Every `interval_steps` decode steps, the next k of `ks` is in force for `settle_steps` (not counted) and `burst_steps`
-    (counted).
+    Every `interval_steps` decode steps, the next k of `ks` is in force for `settle_steps` (not counted) and then for
+    `burst_steps` (counted).
     """
 
     ks: Annotated[tuple[K, ...], Field(min_length=1, max_length=MAX_K)]

@@ -16,7 +16,9 @@ LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_SERVING = f"{GROUP}/serving"
 """On every child: the name of the SpeculativeServing it belongs to."""
 ANNOTATION_TEMPLATE_HASH = f"{GROUP}/template-hash"
-"""On the Deployment: `<version>:<hash>` of the pod template as rendered (the version so that an operator upgrade restarts nothing)."""
+"""On the Deployment: `<version>:<hash>` of the pod template as rendered.
+
+The version is there so that an operator upgrade restarts nothing."""
 APP = "paceline"
 COMPONENT_ENGINE = "engine"
 
@@ -36,7 +38,7 @@ ENV_SERVING_UID = "PACELINE_SERVING_UID"
 
 
 def child(serving: str, suffix: str = "") -> str:
-    """Name of a child object: `<serving>` or `<serving>-<suffix>`, at most 63 characters (CEL limits the serving's to 40)."""
+    """`<serving>` or `<serving>-<suffix>`: name of a child, at most 63 characters (CEL limits the serving's to 40)."""
     return f"{serving}-{suffix}" if suffix else serving
 
 
