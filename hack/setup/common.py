@@ -55,9 +55,10 @@ def run(
     env: Mapping[str, str] | None = None,
     check: bool = True,
 ) -> None:
-    """Run `command` with its output folded into one line of progress; lines that match `count` are counted up to `total`.
+    """Run `command` with its output folded into one line of progress.
 
-    Exits with the end of the output where the command fails, unless `check` is false.
+    Lines that match `count` are counted up to `total`. Exits with the end of the output where the command fails, unless
+    `check` is false.
     """
     began = time.monotonic()
     done = threading.Event()

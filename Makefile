@@ -1,0 +1,61 @@
+# The commands of this repository. `make` lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+# In `make test` the quick layers come first and stop the run where they fail.
+QUICK := tests/unit tests/golden
+REAL := tests/cluster tests/engine tests/e2e
+
+.PHONY: help
+help: ## List the commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+.PHONY: setup
+setup: environment model kubernetes ## Install what demo and test need (nothing to do the second time)
+
+.PHONY: demo
+demo: environment model ## Serve a real model on this machine, change its load and text, watch k follow
+	@mkdir -p out
+	$(BIN)/paceline local -f examples/local.yaml --report out/demo.json
+
+.PHONY: test
+test: setup ## All tests that need no GPU
+	@mkdir -p out
+	$(BIN)/pytest $(QUICK) --junitxml=out/quick.xml
+	$(BIN)/pytest $(REAL) --junitxml=out/real.xml --durations=15
+
+.PHONY: unit
+unit: environment ## The tests that start nothing
+	$(BIN)/pytest $(QUICK)
+
+.PHONY: lint
+lint: environment ## Style, types and import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/mypy hack/setup/*.py
+	$(BIN)/lint-imports
+
+.PHONY: clean
+clean: ## Remove what was built in this clone (the cache is shared between clones and stays)
+	rm -rf .venv out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find operator engine tests hack -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The parts of setup. Each looks first whether there is anything to do.
+.PHONY: packages environment engine model kubernetes constraints
+packages:
+	@PYTHON=$(PYTHON) hack/setup/packages.sh
+environment: packages
+	@$(PYTHON) hack/setup/environment.py
+engine: environment
+	@$(PYTHON) hack/setup/engine.py
+model: engine
+	@.venv/engine/bin/python hack/setup/model.py
+kubernetes: packages
+	@$(PYTHON) hack/kubernetes/build.py
+
+constraints: environment # Pin the versions that .venv has now
+	@{ sed -n '/^#/p' hack/setup/constraints.txt; $(BIN)/pip freeze --exclude-editable; } > out/constraints.txt
+	@mv out/constraints.txt hack/setup/constraints.txt
