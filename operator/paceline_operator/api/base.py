@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+"""RFC 3339, as Kubernetes writes times; kept as text because status is compared as written."""
 
 
 class ApiModel(BaseModel):
@@ -14,6 +17,32 @@ class ApiModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
 
 
-def cel(*rules: tuple[str, str]) -> dict[str, Any]:
-    """`json_schema_extra` for CEL rules given as (expression, message)."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
+class ObjectMeta(ApiModel):
+    """The parts of Kubernetes' metadata that are read."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 0
+    deletion_timestamp: str | None = None
+
+
+def cel(*rules: tuple[str, str] | tuple[str, str, str]) -> dict[str, Any]:
+    """`json_schema_extra` for CEL rules given as (expression, message) or (expression, message, field).
+
+    The field is relative to the type that carries the rule (`tuning.ladder`); errors name it instead of the type.
+    """
+    return {
+        "x-kubernetes-validations": [
+            {"rule": rule, "message": message, **({"fieldPath": f".{field[0]}"} if field else {})}
+            for rule, message, *field in rules
+        ]
+    }
+
+
+NAME_RULE = (
+    "self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    "the name must be at most 40 characters of a-z, 0-9 and '-', and begin with a letter: children are named after it",
+    "metadata.name",
+)
+"""40 characters leave room for the suffixes of children in a DNS label (63). A Service's name begins with a letter."""

@@ -1,12 +1,13 @@
-"""Condition types and reasons of every kind. The same reason string appears in condition, event, log and metric label."""
+"""Condition types and reasons of every kind. A reason reads the same in condition, event, log and metric label."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from paceline_operator.api.base import ApiModel
+from paceline_operator.api.base import ApiModel, Timestamp
 
 
 class ConditionType(StrEnum):
@@ -41,6 +42,10 @@ class Reason(StrEnum):
     SETTLED = "Settled"
     NOT_ACCEPTED = "NotAccepted"
     APPLY_FAILED = "ApplyFailed"
+    # Events about children
+    CHILD_CREATED = "ChildCreated"
+    CHILD_CORRECTED = "ChildCorrected"
+    CHILD_PRUNED = "ChildPruned"
     # MetricsAvailable: each absence has its own reason, and each holds k
     METRICS_FOUND = "MetricsFound"
     NO_PODS = "NoPods"
@@ -77,9 +82,27 @@ class Reason(StrEnum):
 class Condition(ApiModel):
     """As Kubernetes' metav1.Condition."""
 
-    type: str = Field(min_length=1, max_length=316)
-    status: str = Field(pattern="^(True|False|Unknown)$")
-    reason: str = Field(min_length=1, max_length=1024)
-    message: str = Field(default="", max_length=32768)
-    last_transition_time: str
-    observed_generation: int = Field(default=0, ge=0)
+    type: str = Field(min_length=1, max_length=316, description="What it is about.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    reason: str = Field(
+        min_length=1,
+        max_length=1024,
+        pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        description="Why, as a word for programs.",
+    )
+    message: str = Field(default="", max_length=32768, description="Why, for people.")
+    last_transition_time: Timestamp = Field(description="When status changed last.")
+    observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that it is about.")
+
+
+Conditions = Annotated[
+    list[Condition],
+    Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+]
+
+
+class AcceptanceStatus(ApiModel):
+    """Status of the kinds that are so far only judged, not acted on."""
+
+    observed_generation: int = Field(default=0, description="Generation of the spec that this status is about.")
+    conditions: Conditions = Field(default_factory=list, description="Accepted: whether the spec makes sense.")

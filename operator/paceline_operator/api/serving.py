@@ -1,24 +1,31 @@
 """SpeculativeServing: a model served by vLLM pods that speculate, with k kept right by the operator.
 
-Field names follow vLLM's where vLLM has one and Kubernetes' where Kubernetes has one. No floats; units are in the names.
+Field names follow vLLM's where vLLM has one and Kubernetes' where Kubernetes has one. No floats; units in the names.
+Over 300 lines because a field, its bounds, its default and its rules are read together.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from paceline_operator.api.base import ApiModel, cel
-from paceline_operator.api.conditions import Condition
+from paceline_operator.api.base import NAME_RULE, ApiModel, ObjectMeta, Timestamp, cel
+from paceline_operator.api.conditions import Conditions
 
-SOURCE_PATTERN = r"^(hf://[A-Za-z0-9][\w.-]*/[\w.-]+|s3://[a-z0-9][a-z0-9.-]+/\S+|pvc://[a-z0-9][a-z0-9.-]*/\S*|oci://\S+|/\S+)$"
+SOURCE_PATTERN = (
+    r"^(hf://[A-Za-z0-9][\w.-]*/[\w.-]+|s3://[a-z0-9][a-z0-9.-]+/\S+|pvc://[a-z0-9][a-z0-9.-]*/\S*|oci://\S+|/\S+)$"
+)
 DRAFT_METHODS = ("draft_model", "eagle", "eagle3", "dflash", "dspark")
 DRAFTLESS_METHODS = ("ngram", "ngram_gpu", "suffix")
 
 Source = Annotated[str, Field(max_length=512, pattern=SOURCE_PATTERN)]
+Revision = Annotated[str, Field(min_length=1, max_length=128)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
+Argument = Annotated[str, Field(min_length=1, max_length=1024)]
 K = Annotated[int, Field(ge=0, le=32)]
 
 
@@ -36,27 +43,38 @@ class Method(StrEnum):
     DSPARK = "dspark"
 
 
+REVISION_RULE = (
+    "!has(self.revision) || self.source.startsWith('hf://')",
+    "revision is for hf:// sources: the other kinds name their content in the source",
+    "revision",
+)
+
+
 class Model(ApiModel):
     """The target model."""
 
     source: Source = Field(
-        description="Where the weights are: hf://owner/name, s3://bucket/key, pvc://claim/path, oci://image or an absolute "
-        "path inside the engine container."
+        description="Where the weights are: hf://owner/name, s3://bucket/key, pvc://claim/path, oci://image or an "
+        "absolute path inside the engine container."
     )
-    revision: str | None = Field(default=None, max_length=128, description="Branch, tag or commit of a hf:// source.")
+    revision: Revision | None = Field(default=None, description="Branch, tag or commit of a hf:// source.")
     served_name: Name | None = Field(
         default=None, description="Model name that clients send; the object's name if absent."
     )
-    token_secret_name: Name | None = Field(
+    token_secret_name: ObjectName | None = Field(
         default=None, description="Secret with key `token` (HF_TOKEN) for a gated model."
     )
+
+    model_config = ConfigDict(json_schema_extra=cel(REVISION_RULE))
 
 
 class Draft(ApiModel):
     """The draft model of a method that has one."""
 
     source: Source = Field(description="Where the draft's weights are, as model.source.")
-    revision: str | None = Field(default=None, max_length=128, description="Branch, tag or commit of a hf:// source.")
+    revision: Revision | None = Field(default=None, description="Branch, tag or commit of a hf:// source.")
+
+    model_config = ConfigDict(json_schema_extra=cel(REVISION_RULE))
 
 
 class Ngram(ApiModel):
@@ -65,12 +83,15 @@ class Ngram(ApiModel):
     prompt_lookup_min: int = Field(default=2, ge=1, le=64, description="Shortest suffix that is looked up.")
     prompt_lookup_max: int = Field(default=5, ge=1, le=64, description="Longest suffix that is looked up.")
 
-    model_config = {
-        **ApiModel.model_config,
-        "json_schema_extra": cel(
-            ("self.promptLookupMin <= self.promptLookupMax", "promptLookupMin must not exceed promptLookupMax")
-        ),
-    }
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "self.promptLookupMin <= self.promptLookupMax",
+                "promptLookupMin must not exceed promptLookupMax",
+                "promptLookupMin",
+            )
+        )
+    )
 
 
 class AdaptiveVerification(StrEnum):
@@ -97,27 +118,30 @@ class Speculation(ApiModel):
         default=AdaptiveVerification.AUTO, description="vLLM's adaptive verification at boot."
     )
 
-    model_config = {
-        **ApiModel.model_config,
-        "json_schema_extra": cel(
+    model_config = ConfigDict(
+        json_schema_extra=cel(
             (
                 f"!(self.method in {list(DRAFT_METHODS)}) || has(self.draft)",
                 "this method needs a draft: set speculation.draft.source",
+                "draft",
             ),
             (
                 f"!(self.method in {list(DRAFTLESS_METHODS)}) || !has(self.draft)",
                 "this method has no draft model: remove speculation.draft",
+                "draft",
             ),
             (
                 "!has(self.ngram) || self.method in ['ngram', 'ngram_gpu']",
                 "speculation.ngram is for the methods ngram and ngram_gpu",
+                "ngram",
             ),
             (
-                "self.method != 'ngram' || self.adaptiveVerification != 'Enabled'",
-                "adaptive verification needs draft probabilities, which ngram has not",
+                "!(self.method in ['ngram', 'ngram_gpu']) || self.adaptiveVerification != 'Enabled'",
+                "adaptive verification needs draft probabilities, which the ngram methods do not have",
+                "adaptiveVerification",
             ),
-        ),
-    }
+        )
+    )
 
 
 class Device(StrEnum):
@@ -141,8 +165,8 @@ class Plugin(ApiModel):
     injection: PluginInjection = Field(
         default=PluginInjection.INIT_CONTAINER, description="How the plugin reaches the engine."
     )
-    image: str | None = Field(
-        default=None, max_length=512, description="Plugin image of the init container; the operator's default if absent."
+    image: Image | None = Field(
+        default=None, description="Plugin image of the init container; the operator's default if absent."
     )
 
 
@@ -156,7 +180,7 @@ class EnvVar(ApiModel):
 class Engine(ApiModel):
     """The vLLM engine of each replica."""
 
-    image: str | None = Field(default=None, max_length=512, description="vLLM image; the operator's default if absent.")
+    image: Image | None = Field(default=None, description="vLLM image; the operator's default if absent.")
     device: Device = Field(default=Device.GPU, description="GPU requests nvidia.com/gpu; CPU serves on cores.")
     plugin: Plugin = Field(default_factory=Plugin, description="The engine plugin.")
     tensor_parallel_size: int = Field(default=1, ge=1, le=64, description="GPUs that share each layer.")
@@ -166,12 +190,12 @@ class Engine(ApiModel):
     gpu_memory_utilization_percent: int = Field(
         default=90, ge=10, le=98, description="Share of the GPU's memory that vLLM takes."
     )
-    dtype: str | None = Field(
-        default=None, pattern="^(auto|bfloat16|float16|float32)$", description="Type of weights and activations."
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] | None = Field(
+        default=None, description="Type of weights and activations."
     )
     enforce_eager: bool = Field(default=False, description="No CUDA graphs, no compilation.")
     enable_prefix_caching: bool | None = Field(default=None, description="vLLM's default if absent.")
-    extra_args: Annotated[list[Annotated[str, Field(max_length=1024)]], Field(max_length=64)] = Field(
+    extra_args: Annotated[list[Argument], Field(max_length=64)] = Field(
         default_factory=list,
         description="More arguments of `vllm serve`, one argv element each; an argument the operator owns is refused.",
     )
@@ -187,7 +211,7 @@ class Engine(ApiModel):
     )
     pod_template: dict[str, Any] | None = Field(
         default=None,
-        description="Pod template fields merged over the rendered ones, lists by name (nodeSelector, tolerations, volumes, ...).",
+        description="Pod template fields merged over the rendered ones, lists by name (tolerations, volumes, ...).",
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
     )
     startup_timeout_seconds: int = Field(
@@ -197,15 +221,15 @@ class Engine(ApiModel):
         default=60, ge=0, le=3600, description="For running requests to finish when a pod is stopped."
     )
 
-    model_config = {
-        **ApiModel.model_config,
-        "json_schema_extra": cel(
+    model_config = ConfigDict(
+        json_schema_extra=cel(
             (
                 "self.device == 'GPU' || (self.tensorParallelSize == 1 && self.pipelineParallelSize == 1)",
                 "a CPU engine has tensorParallelSize 1 and pipelineParallelSize 1",
+                "device",
             ),
-        ),
-    }
+        )
+    )
 
 
 class TuningMode(StrEnum):
@@ -236,7 +260,10 @@ class Probing(ApiModel):
 
     mode: ProbingMode = Field(default=ProbingMode.AUTO, description="Whether bursts are allowed.")
     max_share_percent: int = Field(
-        default=5, ge=1, le=25, description="Share of steps that bursts may take, settling steps included, once observed."
+        default=5,
+        ge=1,
+        le=25,
+        description="Share of steps that bursts may take, settling steps included, once observed.",
     )
 
 
@@ -244,7 +271,7 @@ class Tuning(ApiModel):
     """How k is chosen."""
 
     mode: TuningMode = Field(default=TuningMode.AUTO, description="Auto, Observe (recommend only) or Manual (table).")
-    table: Annotated[list[TableRow], Field(max_length=64)] | None = Field(
+    table: Annotated[list[TableRow], Field(min_length=1, max_length=64)] | None = Field(
         default=None,
         description="The table of mode Manual: rows in ascending order, the first from 1 request.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
@@ -258,29 +285,38 @@ class Tuning(ApiModel):
     min_gain_percent: int = Field(default=1, ge=0, le=50, description="Smaller expected gains do not move k.")
     probing: Probing = Field(default_factory=Probing, description="Bursts of other ks.")
 
-    model_config = {
-        **ApiModel.model_config,
-        "json_schema_extra": cel(
-            ("self.mode != 'Manual' || has(self.table)", "mode Manual needs tuning.table"),
-            ("!has(self.table) || self.mode == 'Manual'", "tuning.table is for mode Manual only"),
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            ("self.mode != 'Manual' || has(self.table)", "mode Manual needs tuning.table", "table"),
+            ("!has(self.table) || self.mode == 'Manual'", "tuning.table is for mode Manual only", "table"),
             (
-                "!has(self.table) || (self.table.size() > 0 && self.table[0].fromRequests == 1)",
+                "!has(self.table) || self.table[0].fromRequests == 1",
                 "tuning.table must start with fromRequests 1",
+                "table",
             ),
             (
-                "!has(self.table) || self.table.all(a, self.table.filter(b, b.fromRequests == a.fromRequests).size() == 1)",
-                "tuning.table has two rows with the same fromRequests",
+                "!has(self.table) || (self.table.map(r, r.fromRequests).isSorted() && "
+                "self.table.all(a, self.table.exists_one(b, b.fromRequests == a.fromRequests)))",
+                "the rows of tuning.table must ascend by fromRequests, each number once",
+                "table",
             ),
-            ("!has(self.ladder) || 0 in self.ladder", "tuning.ladder must contain 0, the way to stop speculating"),
-        ),
-    }
+            (
+                "!has(self.ladder) || 0 in self.ladder",
+                "tuning.ladder must contain 0, the way to stop speculating",
+                "ladder",
+            ),
+        )
+    )
 
 
 class Slo(ApiModel):
     """Service levels that tuning respects."""
 
     tpot_milliseconds: int | None = Field(
-        default=None, ge=1, le=60_000, description="Time per output token; a k that exceeds it at a load is no candidate there."
+        default=None,
+        ge=1,
+        le=60_000,
+        description="Time per output token; a k that exceeds it at a load is no candidate there.",
     )
 
 
@@ -290,12 +326,15 @@ class Rollout(ApiModel):
     max_surge: int = Field(default=0, ge=0, le=1000, description="Pods above replicas during a rollout.")
     max_unavailable: int = Field(default=1, ge=0, le=1000, description="Pods below replicas during a rollout.")
 
-    model_config = {
-        **ApiModel.model_config,
-        "json_schema_extra": cel(
-            ("self.maxSurge > 0 || self.maxUnavailable > 0", "maxSurge and maxUnavailable must not both be 0")
-        ),
-    }
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "self.maxSurge > 0 || self.maxUnavailable > 0",
+                "maxSurge and maxUnavailable must not both be 0",
+                "maxUnavailable",
+            )
+        )
+    )
 
 
 class ServingSpec(ApiModel):
@@ -310,23 +349,31 @@ class ServingSpec(ApiModel):
     rollout: Rollout = Field(default_factory=Rollout, description="How pods are replaced.")
     suspend: bool = Field(default=False, description="Write no child, push nothing; status is still written.")
 
-    model_config = {
-        **ApiModel.model_config,
-        "json_schema_extra": cel(
+    model_config = ConfigDict(
+        json_schema_extra=cel(
             (
                 "!has(self.tuning.ladder) || self.tuning.ladder.all(k, k <= self.speculation.maxTokens)",
                 "tuning.ladder has a k above speculation.maxTokens",
+                "tuning.ladder",
             ),
             (
                 "!has(self.tuning.table) || self.tuning.table.all(r, r.k <= self.speculation.maxTokens)",
                 "tuning.table has a k above speculation.maxTokens",
+                "tuning.table",
             ),
             (
                 "!has(self.tuning.ladder) || self.tuning.ladder.size() <= self.engine.maxNumSeqs",
-                "tuning.ladder is longer than engine.maxNumSeqs",
+                "tuning.ladder is longer than engine.maxNumSeqs: each k owns at least one batch size at boot",
+                "tuning.ladder",
             ),
-        ),
-    }
+            (
+                "self.speculation.adaptiveVerification != 'Enabled' || (self.engine.device == 'GPU' && "
+                "!self.engine.enforceEager && self.engine.pipelineParallelSize == 1)",
+                "adaptive verification needs a GPU, CUDA graphs (enforceEager false) and pipelineParallelSize 1",
+                "speculation.adaptiveVerification",
+            ),
+        )
+    )
 
 
 class Tier(StrEnum):
@@ -363,7 +410,7 @@ class BucketStatus(ApiModel):
 class DecisionRecord(ApiModel):
     """One change of the k in force, and why."""
 
-    at: str = Field(description="When.")
+    at: Timestamp = Field(description="When.")
     reason: str = Field(description="Load, Acceptance, Cost, TpotLimit, Manual, Boot.")
     message: str = Field(description="The goodputs and intervals that made it.")
     requests: int = Field(default=0, description="Load bucket it was decided at, sampling requests.")
@@ -385,10 +432,9 @@ class ServingStatus(ApiModel):
     """Observed state. Timestamps, never ages; measured numbers are refreshed with a decision or a change above 5 %."""
 
     observed_generation: int = Field(default=0, description="Generation of the spec that this status is about.")
-    conditions: Annotated[list[Condition], Field(max_length=16)] = Field(
+    conditions: Conditions = Field(
         default_factory=list,
-        description="Accepted, Available, Ready, MetricsAvailable, SpeculationEffective, Tuned, ...",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        description="Ready (= Accepted and Available), MetricsAvailable, SpeculationEffective, Tuned, ...",
     )
     replicas: int = Field(default=0, description="Pods that exist.")
     ready_replicas: int = Field(default=0, description="Pods that are ready.")
@@ -401,23 +447,15 @@ class ServingStatus(ApiModel):
     recommended_table: list[TableRow] = Field(
         default_factory=list, max_length=64, description="What mode Auto would set, while Observing or in mode Observe."
     )
-    load_requests: int | None = Field(default=None, description="Load bucket of the present load, sampling requests a pod.")
+    load_requests: int | None = Field(
+        default=None, description="Load bucket of the present load, sampling requests a pod."
+    )
     ratio_to_k0_permille: int | None = Field(
         default=None, description="Goodput in force over that of k=0 in the same engines, x1000. Absent: not measured."
     )
     buckets: list[BucketStatus] = Field(default_factory=list, max_length=24, description="What is known, by load.")
     decisions: list[DecisionRecord] = Field(default_factory=list, max_length=20, description="Newest first.")
     pods: list[PodStatus] = Field(default_factory=list, max_length=64, description="Engine pods, the first 64 by name.")
-
-
-class ObjectMeta(ApiModel):
-    """The parts of Kubernetes' metadata that are read."""
-
-    name: str
-    namespace: str = "default"
-    uid: str = ""
-    generation: int = 0
-    deletion_timestamp: str | None = None
 
 
 class SpeculativeServing(ApiModel):
@@ -428,3 +466,5 @@ class SpeculativeServing(ApiModel):
     metadata: ObjectMeta
     spec: ServingSpec
     status: ServingStatus = Field(default_factory=ServingStatus)
+
+    model_config = ConfigDict(json_schema_extra=cel(NAME_RULE))
