@@ -60,12 +60,16 @@ def _table(node: Mapping[str, Any]) -> list[str]:
     required = node.get("required", [])
     rows = ["", "| field | type | default | meaning |", "|---|---|---|---|"]
     for name, member in node["properties"].items():
-        default = (
-            "*required*" if name in required else f"`{json.dumps(member['default'])}`" if "default" in member else ""
-        )
+        default = "*required*" if name in required else _default(member)
         meaning = " ".join(part for part in (member.get("description", ""), *_limits(member)) if part)
         rows.append(f"| `{name}` | {_type(member)} | {default} | {_cell(meaning)} |")
     return rows
+
+
+def _default(node: Mapping[str, Any]) -> str:
+    if "default" not in node:
+        return ""
+    return "its fields'" if "properties" in node else f"`{json.dumps(node['default'])}`"
 
 
 def _type(node: Mapping[str, Any]) -> str:
