@@ -36,7 +36,11 @@ lint: environment ## Style, types and import contracts
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy hack/setup/*.py
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: verify
+verify: environment ## Fail where a generated file (CRDs, reference pages) is not what the code says
+	$(BIN)/python -m paceline_operator.api.crd --check
 
 .PHONY: clean
 clean: ## Remove what was built in this clone (the cache is shared between clones and stays)
