@@ -18,6 +18,12 @@ from pydantic.alias_generators import to_camel
 
 PROTOCOL_VERSION = 1
 CONTROL_PORT = 8765
+ENV_TOKEN_DIRECTORY = "PACELINE_TOKEN_DIR"  # noqa: S105 a variable name
+"""Folder of the files below. Without a token in it the control port stays shut and the engine runs as booted."""
+ENV_CONTROL_PORT = "PACELINE_CONTROL_PORT"
+ENV_CONTROL_HOST = "PACELINE_CONTROL_HOST"
+TOKEN_FILE_CURRENT = "current"  # noqa: S105 a file name
+TOKEN_FILE_PREVIOUS = "previous"  # noqa: S105 a file name
 MAX_BODY_BYTES = 256 * 1024
 """A table of 4,097 one-digit ks is 12 KB; anything near this limit is not a policy."""
 
@@ -137,7 +143,7 @@ class State(Wire):
     generation: Count
     """Generation of the policy in force; 0 = the boot schedule."""
     table: tuple[int, ...]
-    """Table in force, as applied by the step loop."""
+    """Table in force: what the next step reads, also in an idle engine."""
     k_in_force: int | None
     """k of the last step; None before the first."""
     steps_by_k: dict[int, Count]
@@ -156,6 +162,7 @@ class Gauges(Wire):
     waiting: Count
     kv_cache_usage: Annotated[float, Field(ge=0, le=1)]
     prompt_tokens: Count
+    """Computed: a cached prefix is not in it, a prompt computed again after preemption is in it twice."""
     generation_tokens: Count
 
 
@@ -167,6 +174,7 @@ class CostCell(Wire):
     context: Count
     k_drafted: Count
     k_verified: Count
+    """Draft tokens verified per request, rounded: below k_drafted where drafts did not fire or were cut short."""
     probe: bool
     steps: Count
     request_steps: Count
@@ -185,7 +193,8 @@ class AcceptanceCell(Wire):
     k: Count
     load: Count
     request_steps: Count
-    """Requests x steps that sampled with this k configured: the denominator of tokens a step."""
+    """Requests x steps that sampled with this k configured: the denominator of tokens a step. A request's first token
+    does not count: nothing could be drafted for it."""
     drafts: Count
     """Of these, those that had at least one draft token: drafts / request_steps is the firing rate."""
     drafted: tuple[int, ...]
@@ -210,9 +219,12 @@ class Samples(Wire):
     cells: tuple[CostCell, ...]
     acceptance: tuple[AcceptanceCell, ...]
     excluded_steps: dict[str, Count]
-    """Steps in no cost cell, by why: mixed, idle, settling."""
+    """Steps in no cost cell, by why: mixed (with prompt tokens), idle (the first after a pause), settling (the start
+    of a probe burst), transition (drafting another k than it verified)."""
     steps_by_k: dict[int, Count]
+    """Completed steps by the k they drafted because the table said so, since the cursor."""
     probe_steps_by_k: dict[int, Count]
+    """The same for probe bursts, settling steps included."""
     gauges: Gauges
 
 

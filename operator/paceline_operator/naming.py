@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from paceline_engine.protocol import ENV_CONTROL_HOST as ENV_CONTROL_HOST
+from paceline_engine.protocol import ENV_CONTROL_PORT as ENV_CONTROL_PORT
+from paceline_engine.protocol import ENV_TOKEN_DIRECTORY as ENV_TOKEN_DIRECTORY
+from paceline_engine.protocol import TOKEN_FILE_CURRENT as TOKEN_FILE_CURRENT
+from paceline_engine.protocol import TOKEN_FILE_PREVIOUS as TOKEN_FILE_PREVIOUS
+
 GROUP = "paceline.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -26,14 +32,9 @@ SERVING_PORT = 8000
 SERVING_PORT_NAME = "http"
 CONTROL_PORT_NAME = "paceline"
 TOKEN_DIRECTORY = "/etc/paceline/token"  # noqa: S105 a path
-TOKEN_FILE_CURRENT = "current"  # noqa: S105 a file name
-TOKEN_FILE_PREVIOUS = "previous"  # noqa: S105 a file name
 PLUGIN_DIRECTORY = "/opt/paceline/plugin"
 CACHE_DIRECTORY = "/var/cache/paceline"
 
-ENV_TOKEN_DIRECTORY = "PACELINE_TOKEN_DIR"  # noqa: S105 a variable name
-ENV_CONTROL_PORT = "PACELINE_CONTROL_PORT"
-ENV_CONTROL_HOST = "PACELINE_CONTROL_HOST"
 ENV_SERVING_UID = "PACELINE_SERVING_UID"
 
 
