@@ -8,12 +8,17 @@ from typing import Any
 
 from paceline_engine.protocol import compress
 from paceline_operator import naming
-from paceline_operator.api.serving import AdaptiveVerification, Device, Engine, Method, Ngram, SpeculativeServing
+from paceline_operator.api.serving import (
+    FIXED_K_METHODS,
+    AdaptiveVerification,
+    Device,
+    Engine,
+    Method,
+    Ngram,
+    SpeculativeServing,
+)
 from paceline_operator.resources.capture import capture_sizes
 from paceline_operator.resources.source import resolve
-
-FIXED_K_METHODS = frozenset({Method.SUFFIX, Method.NGRAM_GPU})
-"""Their proposers assert k == num_speculative_tokens (vLLM 0.32 and 0.33): a schedule would kill the engine."""
 
 
 def build(

@@ -33,6 +33,7 @@ def build(serving: SpeculativeServing, boot_table: Sequence[int], defaults: Defa
     spec: dict[str, Any] = {
         "serviceAccountName": naming.child(name),
         "automountServiceAccountToken": False,
+        # A Service called vllm would set VLLM_PORT, which vLLM reads as its own.
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
@@ -130,17 +131,20 @@ def _token_volume(serving: SpeculativeServing, tokens: Tokens) -> tuple[dict[str
 def _probes(engine: Engine) -> dict[str, Any]:
     """Nothing listens until the engine is ready, so the startup probe alone carries the long wait. A busy engine
     answers late: liveness gives it a minute, because a restart costs minutes and every running request."""
-    health = {"httpGet": {"path": "/health", "port": naming.SERVING_PORT_NAME}}
     attempts = -(-engine.startup_timeout_seconds // STARTUP_PERIOD_SECONDS)
     return {
-        "startupProbe": {
-            **health,
-            "periodSeconds": STARTUP_PERIOD_SECONDS,
-            "timeoutSeconds": 5,
-            "failureThreshold": attempts,
-        },
-        "readinessProbe": {**health, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 2},
-        "livenessProbe": {**health, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+        "startupProbe": _probe(period=STARTUP_PERIOD_SECONDS, timeout=5, failures=attempts),
+        "readinessProbe": _probe(period=2, timeout=5, failures=2),
+        "livenessProbe": _probe(period=10, timeout=10, failures=6),
+    }
+
+
+def _probe(*, period: int, timeout: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": "/health", "port": naming.SERVING_PORT_NAME},
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": failures,
     }
 
 

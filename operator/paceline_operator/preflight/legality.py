@@ -1,0 +1,207 @@
+"""Whether a spec can work at all: every finding makes Accepted False.
+
+The rules that the CRD states in CEL are here again: `paceline local` has no API server, and a stored object may be
+older than a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from paceline_operator.api.conditions import Reason
+from paceline_operator.api.serving import (
+    DRAFT_METHODS,
+    DRAFTLESS_METHODS,
+    FIXED_K_METHODS,
+    AdaptiveVerification,
+    Device,
+    Method,
+    ServingSpec,
+    TuningMode,
+)
+from paceline_operator.preflight import overrides
+from paceline_operator.preflight.arguments import OWNED, has_lora, name_of, owner_of
+
+
+class Finding(NamedTuple):
+    """Why a spec is refused: the condition's reason, and a message that names the field and what to do."""
+
+    reason: Reason
+    message: str
+
+
+def check(spec: ServingSpec) -> list[Finding]:
+    """Everything that is wrong with `spec`; empty if it is acceptable. The first is the gravest."""
+    return [finding for rule in RULES for finding in rule(spec)]
+
+
+def _invalid(message: str) -> Finding:
+    return Finding(Reason.INVALID_SPEC, message)
+
+
+def _extra_arguments(spec: ServingSpec) -> Iterator[Finding]:
+    arguments = spec.engine.extra_args
+    for element in arguments:
+        owned = owner_of(element)
+        if owned:
+            written = name_of(element)
+            yield Finding(
+                Reason.OWNED_ARGUMENT,
+                f"spec.engine.extraArgs sets {written}: {OWNED[owned]}"
+                if written == owned
+                else f"spec.engine.extraArgs sets {written}, which is {owned}: {OWNED[owned]}",
+            )
+        elif element == "--":
+            yield _invalid("spec.engine.extraArgs has `--`: what follows it would not be read as arguments; remove it")
+    if arguments and not arguments[0].startswith("-"):
+        yield _invalid(
+            f"spec.engine.extraArgs begins with {arguments[0]!r}, which is no argument: write `--name` first, then its value"
+        )
+
+
+def _texts(spec: ServingSpec) -> Iterator[Finding]:
+    for field, value in (("servedName", spec.model.served_name), ("revision", spec.model.revision)):
+        if value is not None and (not value.strip() or value.startswith("-")):
+            yield _invalid(f"spec.model.{field} is {value!r}: it must not be blank or begin with `-`")
+
+
+def _sources(spec: ServingSpec) -> Iterator[Finding]:
+    draft = spec.speculation.draft
+    models = [("spec.model", spec.model.source, spec.model.revision)]
+    if draft:
+        models.append(("spec.speculation.draft", draft.source, draft.revision))
+    for field, source, revision in models:
+        if ".." in source.split("://")[-1].split("/"):
+            yield _invalid(f"{field}.source has a `..`: name the folder itself")
+        if revision is not None and not source.startswith("hf://"):
+            yield _invalid(f"{field}.revision is for hf:// sources: put the version into {field}.source")
+
+
+def _method(spec: ServingSpec) -> Iterator[Finding]:
+    speculation = spec.speculation
+    method = speculation.method.value
+    if method in DRAFT_METHODS and speculation.draft is None:
+        yield _invalid(f"spec.speculation.method {method} needs a draft: set spec.speculation.draft.source")
+    if method in DRAFTLESS_METHODS and speculation.draft is not None:
+        yield _invalid(f"spec.speculation.method {method} has no draft model: remove spec.speculation.draft")
+    if speculation.method is Method.MTP and speculation.draft is not None:
+        yield _invalid(
+            "spec.speculation.method mtp drafts with the target's own layers: remove spec.speculation.draft, "
+            "or use the method of the draft model"
+        )
+    if speculation.ngram is not None:
+        if speculation.method not in (Method.NGRAM, Method.NGRAM_GPU):
+            yield _invalid(f"spec.speculation.ngram is for the methods ngram and ngram_gpu, not {method}: remove it")
+        if speculation.ngram.prompt_lookup_min > speculation.ngram.prompt_lookup_max:
+            yield _invalid("spec.speculation.ngram.promptLookupMin exceeds promptLookupMax: lower it")
+
+
+def _adaptive_verification(spec: ServingSpec) -> Iterator[Finding]:
+    """vLLM needs model runner V2, full CUDA graphs, one pipeline stage, no adapters, and draft probabilities for it."""
+    if spec.speculation.adaptive_verification is not AdaptiveVerification.ENABLED:
+        return
+    engine, method = spec.engine, spec.speculation.method
+    obstacles = {
+        "spec.engine.device CPU": engine.device is Device.CPU,
+        "spec.engine.enforceEager": engine.enforce_eager,
+        "spec.engine.pipelineParallelSize above 1": engine.pipeline_parallel_size > 1,
+        "LoRA in spec.engine.extraArgs": has_lora(engine.extra_args),
+        f"spec.speculation.method {method.value}": method.value in DRAFTLESS_METHODS,
+    }
+    for obstacle, present in obstacles.items():
+        if present:
+            yield _invalid(
+                f"spec.speculation.adaptiveVerification Enabled does not go with {obstacle}: remove one of the two"
+            )
+
+
+def _ladder(spec: ServingSpec) -> Iterator[Finding]:
+    tuning, limit = spec.tuning, spec.speculation.max_tokens
+    ladder = tuning.ladder
+    if ladder is None:
+        return
+    if len(set(ladder)) > spec.engine.max_num_seqs:
+        yield Finding(
+            Reason.LADDER_TOO_LONG,
+            f"spec.tuning.ladder names {len(set(ladder))} ks, but spec.engine.maxNumSeqs is {spec.engine.max_num_seqs} and "
+            "each k needs a batch size of its own in the boot schedule: shorten the ladder or raise maxNumSeqs",
+        )
+    if 0 not in ladder:
+        yield _invalid("spec.tuning.ladder lacks 0, the way to stop speculating: add it")
+    if max(ladder) > limit:
+        yield _invalid(
+            f"spec.tuning.ladder has k={max(ladder)} above spec.speculation.maxTokens {limit}: raise maxTokens"
+        )
+
+
+def _table(spec: ServingSpec) -> Iterator[Finding]:
+    tuning, limit = spec.tuning, spec.speculation.max_tokens
+    if tuning.table is None:
+        if tuning.mode is TuningMode.MANUAL:
+            yield _invalid("spec.tuning.mode Manual needs spec.tuning.table")
+        return
+    if tuning.mode is not TuningMode.MANUAL:
+        yield _invalid("spec.tuning.table is for mode Manual: remove it or set spec.tuning.mode to Manual")
+    starts = [row.from_requests for row in tuning.table]
+    if not starts or starts[0] != 1 or any(a >= b for a, b in pairwise(starts)):
+        yield _invalid("spec.tuning.table must have rows in ascending order of fromRequests, the first from 1")
+    ks = {row.k for row in tuning.table}
+    if ks and max(ks) > limit:
+        yield _invalid(f"spec.tuning.table has k={max(ks)} above spec.speculation.maxTokens {limit}: raise maxTokens")
+    unseeded = sorted(ks - set(tuning.ladder or ks))
+    if unseeded:
+        yield _invalid(
+            f"spec.tuning.table uses k={', '.join(map(str, unseeded))}, for which the engine captures no graphs: "
+            "add it to spec.tuning.ladder"
+        )
+
+
+def _fixed_k(spec: ServingSpec) -> Iterator[Finding]:
+    speculation, tuning = spec.speculation, spec.tuning
+    if speculation.method not in FIXED_K_METHODS:
+        return
+    fixed = f"vLLM's {speculation.method.value} cannot change k and always drafts spec.speculation.maxTokens"
+    if tuning.ladder is not None:
+        yield _invalid(f"spec.tuning.ladder has no effect: {fixed}; remove the ladder")
+    if tuning.table is not None and {row.k for row in tuning.table} != {speculation.max_tokens}:
+        yield _invalid(f"spec.tuning.table cannot be followed: {fixed}; remove it, or use another method")
+
+
+def _device(spec: ServingSpec) -> Iterator[Finding]:
+    engine = spec.engine
+    if engine.device is not Device.CPU:
+        return
+    for field, size in (
+        ("tensorParallelSize", engine.tensor_parallel_size),
+        ("pipelineParallelSize", engine.pipeline_parallel_size),
+    ):
+        if size > 1:
+            yield _invalid(f"spec.engine.{field} is {size}, but a CPU engine has 1: use spec.replicas")
+    if spec.speculation.method is Method.NGRAM_GPU:
+        yield _invalid("spec.speculation.method ngram_gpu needs a GPU: use ngram")
+
+
+def _rollout(spec: ServingSpec) -> Iterator[Finding]:
+    if spec.rollout.max_surge == 0 and spec.rollout.max_unavailable == 0:
+        yield _invalid("spec.rollout.maxSurge and maxUnavailable are both 0, so no pod could be replaced: raise one")
+
+
+def _free_form(spec: ServingSpec) -> Iterator[Finding]:
+    yield from map(_invalid, overrides.problems(spec.engine))
+
+
+RULES: tuple[Callable[[ServingSpec], Iterator[Finding]], ...] = (
+    _extra_arguments,
+    _ladder,
+    _table,
+    _fixed_k,
+    _method,
+    _adaptive_verification,
+    _device,
+    _texts,
+    _sources,
+    _rollout,
+    _free_form,
+)
