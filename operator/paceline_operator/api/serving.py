@@ -20,7 +20,7 @@ SOURCE_PATTERN = (
 DRAFT_METHODS = ("draft_model", "eagle", "eagle3", "dflash", "dspark")
 DRAFTLESS_METHODS = ("ngram", "ngram_gpu", "suffix")
 FIXED_K_METHODS = ("ngram_gpu", "suffix")
-"""Their proposers assert k == num_speculative_tokens (vLLM 0.32, 0.33): they boot without a schedule, k is never live."""
+"""Their proposers assert k == num_speculative_tokens (vLLM 0.32, 0.33): no schedule at boot, and no live k."""
 
 Source = Annotated[str, Field(max_length=512, pattern=SOURCE_PATTERN)]
 Revision = Annotated[str, Field(min_length=1, max_length=128)]

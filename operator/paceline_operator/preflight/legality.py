@@ -57,7 +57,7 @@ def _extra_arguments(spec: ServingSpec) -> Iterator[Finding]:
             yield _invalid("spec.engine.extraArgs has `--`: what follows it would not be read as arguments; remove it")
     if arguments and not arguments[0].startswith("-"):
         yield _invalid(
-            f"spec.engine.extraArgs begins with {arguments[0]!r}, which is no argument: write `--name` first, then its value"
+            f"spec.engine.extraArgs begins with {arguments[0]!r}, which is no argument: write `--name` before its value"
         )
 
 
@@ -125,8 +125,8 @@ def _ladder(spec: ServingSpec) -> Iterator[Finding]:
     if len(set(ladder)) > spec.engine.max_num_seqs:
         yield Finding(
             Reason.LADDER_TOO_LONG,
-            f"spec.tuning.ladder names {len(set(ladder))} ks, but spec.engine.maxNumSeqs is {spec.engine.max_num_seqs} and "
-            "each k needs a batch size of its own in the boot schedule: shorten the ladder or raise maxNumSeqs",
+            f"spec.tuning.ladder names {len(set(ladder))} ks, but spec.engine.maxNumSeqs is {spec.engine.max_num_seqs}: "
+            "each k needs a batch size of its own in the boot schedule; shorten the ladder or raise maxNumSeqs",
         )
     if 0 not in ladder:
         yield _invalid("spec.tuning.ladder lacks 0, the way to stop speculating: add it")
