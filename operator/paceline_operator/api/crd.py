@@ -182,9 +182,9 @@ def generated() -> dict[str, str]:
 def stale(root: Path) -> list[str]:
     """Generated files that are missing or differ, and files beside the CRDs that no kind accounts for."""
     files = generated()
-    differing = [name for name, text in files.items() if not _holds(root / name, text)]
-    strangers = [f"{folder}/{path.name}" for folder in CRD_FOLDERS for path in (root / folder).glob("*")]
-    return differing + sorted(set(strangers) - set(files))
+    differing = {name for name, text in files.items() if not _holds(root / name, text)}
+    present = {f"{folder}/{path.name}" for folder in CRD_FOLDERS for path in (root / folder).glob("*")}
+    return sorted(differing | (present - set(files)))
 
 
 def _holds(path: Path, text: str) -> bool:

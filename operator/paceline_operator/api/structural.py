@@ -89,7 +89,9 @@ class _Rewriter:
         schema = _plain(schema, path)
         kind = schema.get("type")
         if kind not in KEYWORDS:
-            raise NotStructuralError(path, f"type {kind!r} is none of {', '.join(KEYWORDS)}")
+            raise NotStructuralError(
+                path, f"it needs one type of {', '.join(KEYWORDS)}, not {kind or 'several or any'}"
+            )
         if unknown := sorted(set(schema) - _ANYWHERE - KEYWORDS[kind]):
             raise NotStructuralError(path, f"a structural schema of type {kind} cannot say {', '.join(unknown)}")
         if schema.get("format", "date-time") not in FORMATS:
@@ -101,9 +103,7 @@ class _Rewriter:
         if ruled and not opaque and kind in _BOUND and not any(bound in schema for bound in _BOUND[kind]):
             raise NotStructuralError(path, f"a CEL rule can reach it, so it needs one of {', '.join(_BOUND[kind])}")
         if kind == "array":
-            if "items" not in schema:
-                raise NotStructuralError(path, "items of any type: name their type")
-            schema["items"] = self.node(schema["items"], f"{path}[]", seen, ruled)
+            schema["items"] = self.node(schema.get("items", {}), f"{path}[]", seen, ruled)
         if kind == "object":
             self._members(schema, path, seen, ruled, opaque)
         return schema
@@ -135,7 +135,7 @@ class _Rewriter:
             raise NotStructuralError(path, "properties and additionalProperties exclude each other")
         elif values is not None:
             schema["additionalProperties"] = self.node(values, f"{path}.*", seen, ruled)
-        elif "properties" not in schema and not opaque:
+        elif not schema.get("properties") and not opaque:
             raise NotStructuralError(path, "an object without fields would be pruned to nothing")
         if "properties" in schema:
             schema["properties"] = {
