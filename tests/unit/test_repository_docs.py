@@ -1,0 +1,44 @@
+"""The pages under docs/ that state facts of the code name every one of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from paceline_engine.protocol import CONTROL_PORT
+from paceline_operator import naming
+from paceline_operator.api.conditions import ConditionType, Reason
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted({*DOCS.rglob("*.md"), *ROOT.glob("*.md")})
+PUBLIC = [
+    str(value)
+    for name, value in vars(naming).items()
+    if name.split("_")[0] in {"LABEL", "ANNOTATION", "ENV", "SERVING", "CONTROL", "TOKEN", "PLUGIN", "CACHE", "FIELD"}
+]
+
+
+@pytest.mark.parametrize("fact", [*PUBLIC, str(CONTROL_PORT)])
+def test_every_name_is_on_the_page_of_labels(fact: str) -> None:
+    assert f"`{fact}`" in (text := (DOCS / "labels.md").read_text(encoding="utf-8")) or f"| {fact} |" in text
+
+
+@pytest.mark.parametrize("word", [*ConditionType, *Reason])
+def test_every_condition_and_reason_has_its_row_in_troubleshooting(word: str) -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", (DOCS / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert word in rows
+
+
+def test_troubleshooting_has_no_reason_of_its_own() -> None:
+    rows = re.findall(r"^\| `([A-Z]\w+)` \|", (DOCS / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(rows) <= {*ConditionType, *Reason}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", prose)
+    assert [link for link in links if not (page.parent / link).exists()] == []
