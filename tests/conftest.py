@@ -1,0 +1,74 @@
+"""Fixtures of a real Kubernetes: `control_plane`, `namespace`, `crds`. A failure names the folder of its logs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.harness.binaries import ensure_built
+from tests.harness.controlplane import ControlPlane
+from tests.harness.processes import wait_until
+
+CRDS = Path(__file__).resolve().parents[1] / "crds"
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
+    """The session's control plane: API server, etcd and controllers, but no scheduler and no node."""
+    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        ensure_built()
+    cluster = ControlPlane(tmp_path_factory.mktemp("control-plane"))
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> Iterator[str]:
+    """A fresh namespace of this test, with its default service account; deleted after, not waited for."""
+    with _fresh_namespace(control_plane) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def module_namespace(control_plane: ControlPlane) -> Iterator[str]:
+    """As `namespace`, for all tests of a module."""
+    with _fresh_namespace(control_plane) as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def crds(control_plane: ControlPlane) -> ControlPlane:
+    """The control plane with the CustomResourceDefinitions of crds/ established.
+
+    The garbage collector looks for new kinds every 30 s: children of a deleted object may outlive it that long.
+    """
+    control_plane.kubectl("apply", "--server-side", "-f", CRDS)
+    control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", CRDS)
+    return control_plane
+
+
+@contextmanager
+def _fresh_namespace(cluster: ControlPlane) -> Iterator[str]:
+    name = f"test-{secrets.token_hex(4)}"
+    cluster.kubectl("create", "namespace", name)
+    try:
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        wait_until(lambda: cluster.get(account), f"the default service account of {name}", timeout_seconds=30)
+        yield name
+    finally:
+        cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show where the cluster's logs are, below the failure."""
+    report = yield
+    for cluster in getattr(item, "funcargs", {}).values():
+        if report.failed and isinstance(cluster, ControlPlane):
+            report.sections.append(("cluster logs", f"{cluster.logs_dir}"))
+    return report
