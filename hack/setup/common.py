@@ -70,7 +70,9 @@ def run(
             share = f" {counted}/{total}" if total and counted < total else ""
             print(f"{title}{share} {time.monotonic() - began:.0f} s", end="\r" if live else "\n", flush=True)
 
-    process = subprocess.Popen(
+    tail: deque[str] = deque(maxlen=TAIL)
+    reporter = threading.Thread(target=progress, daemon=True)
+    with subprocess.Popen(
         [str(part) for part in command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -78,22 +80,20 @@ def run(
         text=True,
         errors="replace",
         env=None if env is None else {**os.environ, **env},
-    )
-    reporter = threading.Thread(target=progress, daemon=True)
-    reporter.start()
-    tail: deque[str] = deque(maxlen=TAIL)
-    try:
+    ) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            tail.append(line)
-            counted += bool(count and re.search(count, line))
-        code = process.wait()
-    except BaseException:
-        process.kill()
-        raise
-    finally:
-        done.set()
-        reporter.join()
+        reporter.start()
+        try:
+            for line in process.stdout:
+                tail.append(line)
+                counted += bool(count and re.search(count, line))
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            done.set()
+            reporter.join()
     if code and check:
         sys.exit(f"{''.join(tail)}{title}: FAILED with exit status {code}: {' '.join(str(part) for part in command)}")
     say(f"{title}: done in {time.monotonic() - began:.0f} s")
