@@ -125,7 +125,7 @@ def _ladder(spec: ServingSpec) -> Iterator[Finding]:
     if len(set(ladder)) > spec.engine.max_num_seqs:
         yield Finding(
             Reason.LADDER_TOO_LONG,
-            f"spec.tuning.ladder names {len(set(ladder))} ks, but spec.engine.maxNumSeqs is {spec.engine.max_num_seqs}: "
+            f"spec.tuning.ladder names {len(set(ladder))} ks and spec.engine.maxNumSeqs is {spec.engine.max_num_seqs}: "
             "each k needs a batch size of its own in the boot schedule; shorten the ladder or raise maxNumSeqs",
         )
     if 0 not in ladder:

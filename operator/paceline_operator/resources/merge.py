@@ -1,7 +1,8 @@
 """User overrides over rendered fields, in the spirit of Kubernetes' strategic merge but without its schema.
 
-Maps merge key by key and null removes a key. Lists of named things merge item by item, new ones last. Any other list,
-and any scalar, is replaced.
+Maps merge key by key and null removes a key. Lists of named things merge item by item, new ones last; of volumes and
+variables, which are one thing or another (emptyDir or persistentVolumeClaim), an item replaces its namesake. Any other
+list, and any scalar, is replaced.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any
 
 IDENTITY = {"volumeMounts": "mountPath"}
 """Key that tells the items of a list apart, by the list's field; `name` elsewhere. A volume may be mounted twice."""
+UNIONS = frozenset({"env", "volumes"})
+"""Lists whose items hold one of several kinds: two kinds in one item would be refused."""
 
 
 def merge(base: Any, override: Any, *, field: str = "") -> Any:
@@ -23,7 +26,8 @@ def merge(base: Any, override: Any, *, field: str = "") -> Any:
         key = IDENTITY.get(field, "name")
         if not _identified(override, key):
             return [merge(None, item) for item in override]
-        return _merge_items(base if isinstance(base, list) and _identified(base, key) else [], override, key)
+        items = base if isinstance(base, list) and _identified(base, key) else []
+        return _merge_items(items, override, key, whole=field in UNIONS)
     return override
 
 
@@ -41,8 +45,10 @@ def _identified(items: list[Any], key: str) -> bool:
     return all(isinstance(item, dict) and isinstance(item.get(key), str) for item in items)
 
 
-def _merge_items(base: list[dict[str, Any]], override: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+def _merge_items(
+    base: list[dict[str, Any]], override: list[dict[str, Any]], key: str, *, whole: bool
+) -> list[dict[str, Any]]:
     merged = {item[key]: item for item in base}
     for item in override:
-        merged[item[key]] = _merge_maps(merged.get(item[key], {}), item)
+        merged[item[key]] = _merge_maps({} if whole else merged.get(item[key], {}), item)
     return list(merged.values())
