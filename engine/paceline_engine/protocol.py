@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictInt
 from pydantic.alias_generators import to_camel
 
 PROTOCOL_VERSION = 1
@@ -109,7 +109,7 @@ class Policy(Wire):
     """
 
     generation: Annotated[StrictInt, Field(ge=1, le=2**53)]
-    table: Annotated[tuple[K, ...], Field(min_length=2, max_length=65_537)]
+    table: Annotated[tuple[K, ...], Field(min_length=2, max_length=65_537), FailFast()]
     probe: Probe | None = None
     dwell_steps: Annotated[StrictInt, Field(ge=1, le=256)] = 4
 

@@ -1,0 +1,173 @@
+"""Entry point of the vLLM general plugin: put the hooks into whatever scheduler the engine builds.
+
+Patches one public method, SchedulerConfig.get_scheduler_cls, at once and for good: an engine core that is forked off
+inherits it, one that is spawned loads the plugin anew. Everything else waits until a scheduler exists, so processes
+that never build one (API server, workers) carry nothing but the patch.
+
+It must never break an engine: whatever fails in here is logged once, and the engine runs as it was booted.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline_engine.backend import Backend
+from paceline_engine.capabilities import boot_table, probe
+from paceline_engine.control import ControlServer, TokenFiles, TokenMissing
+from paceline_engine.policy import LivePolicy
+from paceline_engine.protocol import CONTROL_PORT, ENV_CONTROL_HOST, ENV_CONTROL_PORT, ENV_TOKEN_DIRECTORY, Gauges
+from paceline_engine.samples import History, Recorder
+from paceline_engine.steps import StepHooks
+
+log = logging.getLogger("vllm.paceline")
+AS_BOOTED = "The engine runs as it was booted"
+
+
+def register() -> None:
+    """Called by vLLM in each of its processes, possibly more than once."""
+    try:
+        _patch()
+    except Exception:
+        log.exception("Paceline: cannot be installed in this vLLM. %s", AS_BOOTED)
+
+
+def _patch() -> None:
+    from vllm.config import SchedulerConfig
+
+    original = SchedulerConfig.get_scheduler_cls
+    if getattr(original, "paceline", False):
+        return
+
+    @functools.wraps(original)
+    def get_scheduler_cls(self: Any) -> Any:
+        base = original(self)
+        try:
+            return paced(base) if os.environ.get(ENV_TOKEN_DIRECTORY) else base
+        except Exception:
+            log.exception("Paceline: cannot extend the scheduler %r. %s", base, AS_BOOTED)
+            return base
+
+    get_scheduler_cls.paceline = True  # type: ignore[attr-defined]
+    SchedulerConfig.get_scheduler_cls = get_scheduler_cls
+
+
+@functools.cache
+def paced(base: Any) -> Any:
+    """A subclass of the scheduler class `base` that calls the hooks; without hooks it is `base` by another name."""
+
+    class Paced(base):  # type: ignore[misc]
+        _paceline: Installation | None = None
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._paceline = install(self)
+
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:
+            if self._paceline:
+                self._paceline.hooks.begin()
+            return super().schedule(*args, **kwargs)
+
+        def _update_after_schedule(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._paceline:
+                self._paceline.hooks.scheduled(self, scheduler_output)
+            return super()._update_after_schedule(scheduler_output, *args, **kwargs)
+
+        def update_from_output(self, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._paceline:
+                return super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)
+            hooks = self._paceline.hooks
+            step = hooks.completed(self, scheduler_output, model_runner_output)
+            outputs = super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)
+            hooks.applied(self, step, model_runner_output)
+            return outputs
+
+        def shutdown(self, *args: Any, **kwargs: Any) -> Any:
+            if self._paceline:
+                self._paceline.server.close()
+            return super().shutdown(*args, **kwargs)
+
+    Paced.__name__ = Paced.__qualname__ = f"Paced{base.__name__}"
+    return Paced
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What lives in an engine that has the plugin."""
+
+    hooks: StepHooks
+    server: ControlServer
+
+
+def install(scheduler: Any) -> Installation | None:
+    """Probe the scheduler, open the control port, and only then put the policy in; None where that cannot be."""
+    lookup = getattr(scheduler, "dynamic_sd_lookup", None)
+    try:
+        return _install(scheduler)
+    except TokenMissing:
+        log.warning("Paceline: no token in $%s, so no control port is opened. %s", ENV_TOKEN_DIRECTORY, AS_BOOTED)
+    except OSError as error:
+        log.error("Paceline: the control port cannot be opened: %s. %s", error, AS_BOOTED)
+    except Exception:
+        log.exception("Paceline: cannot take hold of this engine. %s", AS_BOOTED)
+    if lookup is not None:
+        scheduler.dynamic_sd_lookup = lookup
+    return None
+
+
+def _install(scheduler: Any) -> Installation:
+    engine_version = _engine_version()
+    capabilities = probe(scheduler, engine_version)
+    policy = LivePolicy(boot_table(scheduler, capabilities), capabilities.max_k)
+    recorder = Recorder()
+    boot_id = secrets.token_hex(8)
+
+    def gauges() -> Gauges:
+        running, waiting = scheduler.get_request_counts()
+        return Gauges(
+            running=running,
+            waiting=waiting,
+            kv_cache_usage=min(max(float(scheduler.kv_cache_manager.usage), 0.0), 1.0),
+            prompt_tokens=recorder.prompt_tokens,
+            generation_tokens=recorder.generation_tokens,
+        )
+
+    backend = Backend(
+        capabilities=capabilities,
+        policy=policy,
+        history=History(recorder, boot_id),
+        gauges=gauges,
+        boot_id=boot_id,
+        engine_version=engine_version,
+    )
+    hooks = StepHooks(
+        policy,
+        recorder,
+        live=capabilities.live_k.supported,
+        lag=max(1, int(scheduler.vllm_config.parallel_config.pipeline_parallel_size)),
+        on_failure=backend.fail,
+    )
+    host = os.environ.get(ENV_CONTROL_HOST) or "0.0.0.0"  # noqa: S104 admitted by token and NetworkPolicy
+    port = int(os.environ.get(ENV_CONTROL_PORT) or CONTROL_PORT)
+    server = ControlServer(backend, TokenFiles(Path(os.environ[ENV_TOKEN_DIRECTORY])), host, port)
+    server.start()
+    if capabilities.live_k.supported:
+        scheduler.dynamic_sd_lookup = policy
+    log.info(
+        "Paceline: control port %s:%d, live k %s",
+        host,
+        server.port,
+        f"0..{capabilities.max_k}" if capabilities.live_k.supported else f"absent: {capabilities.live_k.reason}",
+    )
+    return Installation(hooks, server)
+
+
+def _engine_version() -> str:
+    from vllm.version import __version__
+
+    return str(__version__)

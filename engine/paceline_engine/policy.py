@@ -1,0 +1,154 @@
+"""Which k each step drafts: the boot schedule until a policy is pushed, then its table with dwell and probe bursts.
+
+Read by the engine's step loop, so: constant time, no lock, nothing that grows, and no index or value outside what the
+engine booted with. The control thread swaps one reference; everything else belongs to the step loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from paceline_engine.protocol import Policy, Probe
+
+
+class Phase(Enum):
+    """Why a step drafts its k."""
+
+    TABLE = "table"
+    SETTLING = "settling"
+    """First steps of a probe burst: the pipeline still holds drafts of another k."""
+    PROBE = "probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A policy as the step loop reads it: never changed, swapped whole."""
+
+    table: tuple[int, ...]
+    """k by sampling requests; length max_num_seqs + 1."""
+    policy: Policy | None = None
+    """What was pushed; None for the boot schedule."""
+    dwell: int = 1
+    probe: Probe | None = None
+
+    @property
+    def generation(self) -> int:
+        """0 for the boot schedule."""
+        return self.policy.generation if self.policy else 0
+
+
+class LivePolicy:
+    """Stands where the scheduler keeps its `batch size -> k` list, and chooses the k of each step."""
+
+    def __init__(self, boot: Sequence[int], max_k: int) -> None:
+        """Start with the table `boot` (max_num_seqs + 1 entries); no k above `max_k` is ever answered."""
+        self.max_k = max_k
+        self.boot = tuple(min(max(int(k), 0), max_k) for k in boot)
+        self.plan = Plan(self.boot)
+        self.k_in_force: int | None = None
+        self.steps_by_k = [0] * (max_k + 1)
+        self.probe_steps_by_k = [0] * (max_k + 1)
+        self._taken = self.plan
+        self._held: int | None = None
+        """Table k in force, whether or not a burst covers it; None: take the next wanted k at once."""
+        self._wanted = 0
+        self._streak = 0
+        self._since_burst = 0
+        self._burst_step = 0
+        """Steps of the running burst so far; 0 = none runs."""
+        self._burst_k = 0
+        self._next_probe = 0
+
+    def __len__(self) -> int:
+        return len(self.boot)
+
+    def __getitem__(self, scheduled: int) -> int:
+        """What the engine's own list would answer for `scheduled` requests, prefill chunks included."""
+        return self.boot[min(max(scheduled, 0), len(self.boot) - 1)]
+
+    @property
+    def taken(self) -> bool:
+        """Whether a step has used the present plan."""
+        return self._taken is self.plan
+
+    def swap(self, policy: Policy) -> None:
+        """Put a policy in force from the next step on. The caller has checked it against this engine."""
+        self.plan = Plan(policy.table, policy, policy.dwell_steps, policy.probe)
+
+    def restore(self) -> None:
+        """Go back to the boot schedule."""
+        self.plan = Plan(self.boot)
+
+    def choose(self, scheduled: int, sampling: int) -> tuple[int, Phase]:
+        """The k to draft in this step, in which `sampling` (>= 1) of the `scheduled` requests will get a token."""
+        plan = self.plan
+        if plan is not self._taken:
+            self._adopt(plan)
+        if plan.policy is None:
+            k, phase = self[scheduled], Phase.TABLE
+        else:
+            wanted = plan.table[min(sampling, len(plan.table) - 1)]
+            k, phase = self._burst(plan.probe, self._follow(wanted, plan.dwell))
+            k = min(k, self.max_k)
+        (self.steps_by_k if phase is Phase.TABLE else self.probe_steps_by_k)[k] += 1
+        self.k_in_force = k
+        return k, phase
+
+    def _adopt(self, plan: Plan) -> None:
+        """A push takes effect at once: dwell is for changes of load. A burst ends unless the new plan probes alike."""
+        if plan.probe != self._taken.probe:
+            self._burst_step = 0
+        self._taken = plan
+        self._held = None
+
+    def _follow(self, wanted: int, dwell: int) -> int:
+        """The table k after hysteresis: left when `dwell` steps in a row want a k on the same side of it.
+
+        Of the ks wanted in those steps the nearest is taken, so that a load between two buckets still moves.
+        """
+        held = self._held
+        if held is None or wanted == held:
+            self._held = wanted
+            self._streak = 0
+            return wanted
+        if self._streak and (wanted > held) == (self._wanted > held):
+            self._streak += 1
+            self._wanted = min(self._wanted, wanted) if wanted > held else max(self._wanted, wanted)
+        else:
+            self._streak = 1
+            self._wanted = wanted
+        if self._streak >= dwell:
+            self._held = held = self._wanted
+            self._streak = 0
+        return held
+
+    def _burst(self, probe: Probe | None, table_k: int) -> tuple[int, Phase]:
+        """A burst takes the last settle_steps + burst_steps of every interval_steps, the ks of the probe in turn."""
+        if probe is None:
+            return table_k, Phase.TABLE
+        length = probe.settle_steps + probe.burst_steps
+        if not self._burst_step:
+            self._since_burst += 1
+            if self._since_burst <= probe.interval_steps - length:
+                return table_k, Phase.TABLE
+            self._since_burst = 0
+            other = self._turn(probe.ks, table_k)
+            if other is None:
+                return table_k, Phase.TABLE
+            self._burst_k = other
+        self._burst_step += 1
+        phase = Phase.SETTLING if self._burst_step <= probe.settle_steps else Phase.PROBE
+        if self._burst_step >= length:
+            self._burst_step = 0
+        return self._burst_k, phase
+
+    def _turn(self, ks: tuple[int, ...], table_k: int) -> int | None:
+        """The next k in turn that the table does not draft anyway; None if there is none."""
+        for _ in ks:
+            k = ks[self._next_probe % len(ks)]
+            self._next_probe += 1
+            if k != table_k:
+                return k
+        return None

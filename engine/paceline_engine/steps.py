@@ -1,0 +1,187 @@
+"""The hooks inside the engine's step loop: choose k when a step is scheduled, measure the step when it completes.
+
+Knows the scheduler's objects by their attributes alone and imports nothing of vLLM. A failure in here is logged once,
+takes the hooks out and hands the scheduler its boot schedule back; it never reaches the engine.
+
+Step time. A synchronous engine schedules a step when the one before is complete: from schedule() to
+update_from_output(). With asynchronous scheduling or pipeline stages the step was scheduled while another still ran:
+from completion to completion.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from paceline_engine.policy import LivePolicy, Phase
+from paceline_engine.protocol import MAX_K
+from paceline_engine.samples import Recorder, Step
+
+MAX_IN_FLIGHT = 64
+"""More steps than any pipeline holds; beyond it the oldest is a step whose completion never came."""
+
+
+class StepHooks:
+    """What the scheduler subclass calls. All methods belong to the step loop's thread."""
+
+    def __init__(
+        self,
+        policy: LivePolicy,
+        recorder: Recorder,
+        *,
+        live: bool,
+        lag: int = 1,
+        on_failure: Callable[[Exception], None],
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        """`live`: choose k, else only measure. `lag`: steps from making a draft to verifying it (pipeline stages)."""
+        self.policy = policy
+        self.recorder = recorder
+        self.active = True
+        self._live = live
+        self._on_failure = on_failure
+        self._clock = clock
+        self._boot = clock()
+        self._started = 0.0
+        self._completed = 0.0
+        self._idle = True
+        self._in_flight: deque[Step] = deque(maxlen=MAX_IN_FLIGHT)
+        self._ks: deque[int] = deque(maxlen=lag)
+        self._prefilling: set[str] = set()
+        """Requests seen with prompt tokens left to compute: the only ones that a step can schedule without sampling."""
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since these hooks were made."""
+        return self._clock() - self._boot
+
+    def begin(self) -> None:
+        """Before the scheduler schedules."""
+        self._started = self._clock()
+
+    def scheduled(self, scheduler: Any, output: Any) -> None:
+        """When the step is composed and before its drafts are reserved: set its k, remember its facts."""
+        if self.active and output.num_scheduled_tokens:
+            try:
+                self._scheduled(scheduler, output)
+            except Exception as error:
+                self._fail(scheduler, error)
+
+    def completed(self, scheduler: Any, output: Any, result: Any) -> Step | None:
+        """When the step's tokens are there, before the scheduler trims and applies them."""
+        if self.active and output.num_scheduled_tokens:
+            try:
+                return self._complete(scheduler, output, result)
+            except Exception as error:
+                self._fail(scheduler, error)
+        return None
+
+    def applied(self, scheduler: Any, step: Step | None, result: Any) -> None:
+        """When the scheduler has applied the step's tokens."""
+        if self.active and result is not None:
+            try:
+                self._applied(scheduler, step, result)
+            except Exception as error:
+                self._fail(scheduler, error)
+
+    def _fail(self, scheduler: Any, error: Exception) -> None:
+        self.active = False
+        self._in_flight.clear()
+        if self._live:
+            scheduler.dynamic_sd_lookup = list(self.policy.boot)
+        self._on_failure(error)
+
+    def _scheduled(self, scheduler: Any, output: Any) -> None:
+        sampling, decoding, prompt_tokens = self._census(scheduler, output)
+        requests = len(output.num_scheduled_tokens)
+        k, phase = output.num_spec_tokens_to_schedule, Phase.TABLE
+        if self._live and sampling:
+            k, phase = self.policy.choose(requests, sampling)
+            output.num_spec_tokens_to_schedule = k
+        k_before = self._ks[0] if self._ks else k
+        if sampling:  # a step of prompt chunks alone drafts nothing that is ever verified
+            self._ks.append(k)
+        drafted = output.total_num_scheduled_tokens - prompt_tokens - decoding
+        verified = int(drafted / decoding + 0.5) if decoding else 0
+        context = 0.0
+        if prompt_tokens or verified > MAX_K:
+            excluded = "mixed"
+        elif self._idle:
+            excluded = "idle"
+        elif phase is Phase.SETTLING:
+            excluded = "settling"
+        elif k != k_before:
+            excluded = "transition"
+        else:
+            excluded = ""
+            context = sum(output.scheduled_cached_reqs.num_computed_tokens) / requests
+        overlapped = bool(self._in_flight)
+        self._in_flight.append(
+            Step(output, self._started, overlapped, sampling, decoding, k, phase, k_before, verified, context, excluded)
+        )
+        self._idle = False
+        self.recorder.prompt_tokens += prompt_tokens
+
+    def _census(self, scheduler: Any, output: Any) -> tuple[int, int, int]:
+        """(requests that will sample, those of them that had a token before, prompt tokens) of a step.
+
+        Only requests that are new, resumed or known to be in their prompt are looked at: decoding ones cost nothing.
+        """
+        scheduled = output.num_scheduled_tokens
+        sampling = decoding = len(scheduled)
+        prompt_tokens = 0
+        resumed = output.scheduled_cached_reqs.resumed_req_ids
+        if not (self._prefilling or output.scheduled_new_reqs or resumed):
+            return sampling, decoding, prompt_tokens
+        still = set()
+        for req_id in self._prefilling.union(resumed, (new.req_id for new in output.scheduled_new_reqs)):
+            request = scheduler.requests.get(req_id)
+            if request is None:
+                continue
+            tokens = scheduled.get(req_id)
+            if tokens is None:
+                still.add(req_id)
+                continue
+            prompt_tokens += tokens
+            decoding -= 1
+            if request.num_computed_tokens + tokens < request.num_tokens + request.num_output_placeholders:
+                still.add(req_id)
+                sampling -= 1
+        self._prefilling = still
+        return sampling, decoding, prompt_tokens
+
+    def _complete(self, scheduler: Any, output: Any, result: Any) -> Step | None:
+        now = self._clock()
+        step = None
+        while self._in_flight:
+            head = self._in_flight.popleft()
+            if head.output is output:
+                step = head
+                break
+        before, self._completed = self._completed, now
+        if step is not None:
+            step.seconds = max(0.0, now - (before if step.overlapped else step.started))
+            if step.decoding:
+                self._drafts(scheduler, step, output, result)
+        return step
+
+    def _drafts(self, scheduler: Any, step: Step, output: Any, result: Any) -> None:
+        """Count what became of each draft, as the engine's own counters do: aborted requests are not looked at."""
+        acceptance = self.recorder.acceptance(step)
+        acceptance.request_steps += step.decoding
+        sampled, index, alive = result.sampled_token_ids, result.req_id_to_index, scheduler.requests
+        invalid = output.num_invalid_spec_tokens or {}
+        for req_id, tokens in output.scheduled_spec_decode_tokens.items():
+            emitted = len(sampled[index[req_id]]) if sampled and req_id in alive else 0
+            if emitted:
+                acceptance.draft(len(tokens) - invalid.get(req_id, 0), emitted - 1)
+
+    def _applied(self, scheduler: Any, step: Step | None, result: Any) -> None:
+        emitted = sum(map(len, result.sampled_token_ids))
+        self.recorder.generation_tokens += emitted
+        if step is not None:
+            self.recorder.step(step, emitted)
+        self._idle = not scheduler.running and not self._in_flight
+        self.recorder.tick(self._clock() - self._boot, self._idle)
