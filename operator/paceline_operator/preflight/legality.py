@@ -145,10 +145,10 @@ def _table(spec: ServingSpec) -> Iterator[Finding]:
     if tuning.mode is not TuningMode.MANUAL:
         yield _invalid("spec.tuning.table is for mode Manual: remove it or set spec.tuning.mode to Manual")
     starts = [row.from_requests for row in tuning.table]
-    if not starts or starts[0] != 1 or any(a >= b for a, b in pairwise(starts)):
+    if starts[0] != 1 or any(a >= b for a, b in pairwise(starts)):
         yield _invalid("spec.tuning.table must have rows in ascending order of fromRequests, the first from 1")
     ks = {row.k for row in tuning.table}
-    if ks and max(ks) > limit:
+    if max(ks) > limit:
         yield _invalid(f"spec.tuning.table has k={max(ks)} above spec.speculation.maxTokens {limit}: raise maxTokens")
     unseeded = sorted(ks - set(tuning.ladder or ks))
     if unseeded:
