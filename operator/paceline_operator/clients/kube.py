@@ -1,0 +1,253 @@
+"""The Kubernetes API as the operator uses it: raw JSON, every call bounded, every failure one of a few kinds.
+
+Typed models are not used: they validate answers, so that a call which the server accepted can fail on this side. The
+library's connection, TLS and authentication are. Its calls block: they run in threads, at most `concurrency` at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import urllib3
+from kubernetes import client, config
+
+from paceline_operator import metrics, naming
+
+Object = dict[str, Any]
+_T = TypeVar("_T")
+
+CONNECT_SECONDS = 3.0
+READ_SECONDS = 10.0
+LIST_LIMIT = 500
+
+RESOURCES: Mapping[str, tuple[str, str]] = {
+    "ServiceAccount": ("v1", "serviceaccounts"),
+    "Secret": ("v1", "secrets"),
+    "Service": ("v1", "services"),
+    "Pod": ("v1", "pods"),
+    "Event": ("v1", "events"),
+    "Deployment": ("apps/v1", "deployments"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "Lease": ("coordination.k8s.io/v1", "leases"),
+    naming.KIND_SERVING: (naming.API_VERSION, naming.PLURAL_SERVING),
+}
+"""Kind to (apiVersion, plural) of all that is read or written."""
+
+
+@dataclass(eq=False)
+class KubeError(Exception):
+    """The API did not do it. `retry_after`: seconds that the server asks to wait, where it said so."""
+
+    status: int
+    """HTTP status; 0 where no answer came."""
+    reason: str
+    message: str
+    retry_after: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.reason}" + (f", HTTP {self.status})" if self.status else ")")
+
+
+class NotFoundError(KubeError):
+    """404: the object, its namespace or its kind is not there."""
+
+
+class ConflictError(KubeError):
+    """409: somebody else wrote in between, or a precondition does not hold: read again and decide again."""
+
+
+class ForbiddenError(KubeError):
+    """401, 403: the operator may not do this; waiting does not help, a role does."""
+
+
+class InvalidError(KubeError):
+    """400, 413, 415, 422: the server understood and refuses what was sent."""
+
+
+class ThrottledError(KubeError):
+    """429: wait `retry_after`."""
+
+
+class UnavailableError(KubeError):
+    """5xx, 410, a timeout or a broken connection: whether a write took place is unknown, read again."""
+
+
+_KINDS: Mapping[int, type[KubeError]] = {
+    400: InvalidError,
+    401: ForbiddenError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    413: InvalidError,
+    415: InvalidError,
+    422: InvalidError,
+    429: ThrottledError,
+}
+
+
+def connect() -> client.ApiClient:
+    """A client for the cluster this process runs in or, outside of one, of KUBECONFIG: the order kopf logs in by."""
+    configuration = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        config.load_kube_config(client_configuration=configuration)
+    # Retries are decided by the caller of a pass, with a new look at the world: never blindly in the transport.
+    configuration.retries = False
+    return client.ApiClient(configuration)
+
+
+class Kube:
+    """Few verbs, all namespaced. Every method raises a KubeError, and nothing else, when the API does not do it."""
+
+    def __init__(
+        self,
+        api: client.ApiClient,
+        *,
+        concurrency: int = 16,
+        connect_seconds: float = CONNECT_SECONDS,
+        read_seconds: float = READ_SECONDS,
+    ) -> None:
+        self._api = api
+        self._timeout = (connect_seconds, read_seconds)
+        self._slots = asyncio.Semaphore(concurrency)
+        # Threads of its own: calls that hang here must not take those of another client, the Lease's least of all.
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="kube")
+
+    def close(self) -> None:
+        """Let threads end with the calls they are in."""
+        self._threads.shutdown(wait=False)
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """The object, or None where there is none."""
+        try:
+            return await self._call("GET", kind, namespace, name)
+        except NotFoundError:
+            return None
+
+    async def list(self, kind: str, namespace: str, labels: Mapping[str, str], fields: str = "") -> list[Object]:
+        """All objects with these labels, in pages. Items carry no kind: the caller knows it."""
+        query = {"limit": str(LIST_LIMIT), "labelSelector": ",".join(f"{k}={v}" for k, v in labels.items())}
+        if fields:
+            query["fieldSelector"] = fields
+        items: list[Object] = []
+        while True:
+            page = await self._call("GET", kind, namespace, query=query)
+            items += page.get("items") or []
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return items
+            query = {**query, "continue": token}
+
+    async def apply(self, body: Object, subresource: str = "") -> Object:
+        """Server-side apply of exactly the fields in `body`, taking over those that others hold. Returns the result."""
+        return await self._call(
+            "PATCH",
+            body["kind"],
+            body["metadata"]["namespace"],
+            body["metadata"]["name"],
+            subresource,
+            query={"fieldManager": naming.FIELD_MANAGER, "force": "true"},
+            body=body,
+        )
+
+    async def create(self, body: Object) -> Object:
+        """Create an object; ConflictError where it exists."""
+        query = {"fieldManager": naming.FIELD_MANAGER}
+        return await self._call("POST", body["kind"], body["metadata"]["namespace"], query=query, body=body)
+
+    async def replace(self, body: Object) -> Object:
+        """Replace an object read before; ConflictError where it changed since (metadata.resourceVersion)."""
+        meta = body["metadata"]
+        query = {"fieldManager": naming.FIELD_MANAGER}
+        return await self._call("PUT", body["kind"], meta["namespace"], meta["name"], query=query, body=body)
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str | None) -> bool:
+        """Delete, in the background, the object with this UID; False where it is gone already or is another one.
+
+        `uid` None deletes whatever has the name: only for an object that is never read (the token Secret).
+        """
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        try:
+            await self._call("DELETE", kind, namespace, name, body=options)
+        except (NotFoundError, ConflictError):
+            return False
+        return True
+
+    async def _call(
+        self,
+        method: str,
+        kind: str,
+        namespace: str,
+        name: str = "",
+        subresource: str = "",
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+    ) -> Object:
+        group_version, plural = RESOURCES[kind]
+        prefix = "/api" if "/" not in group_version else "/apis"
+        path = "/".join(p for p in (prefix, group_version, "namespaces", namespace, plural, name, subresource) if p)
+        url = f"{path}?{urlencode(query)}" if query else path
+        async with self._slots:
+            # Shielded: a request on its way cannot be called back, and whoever cancels must know that it ended.
+            call = asyncio.get_running_loop().run_in_executor(self._threads, self._request, method, url, body)
+            status, answer, retry_after = await _finish(call)
+        if method != "GET":
+            metrics.API_WRITES.labels(kind, method, str(status)).inc()
+        where = f"{method} {kind} {namespace}/{name or '*'}" + (f" {subresource}" if subresource else "")
+        return _result(status, answer, retry_after, where)
+
+    def _request(self, method: str, url: str, body: Object | None) -> tuple[int, bytes, str | None]:
+        content = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+        headers = {"Accept": "application/json", "Content-Type": content}
+        try:
+            serialized = self._api.param_serialize(
+                method, url, header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
+            response = self._api.call_api(*serialized, _request_timeout=self._timeout)
+            return response.status, response.read() or b"", response.getheader("Retry-After")
+        except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
+            return 0, str(error).encode(), None
+
+
+async def _finish(call: asyncio.Future[_T]) -> _T:
+    """Await `call` to its end even when cancelled: that takes no longer than its timeouts."""
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        await asyncio.wait([call])
+        raise
+
+
+def _result(status: int, answer: bytes, retry_after: str | None, where: str) -> Object:
+    if status == 0:
+        raise UnavailableError(0, "NoAnswer", f"{where}: {answer.decode('utf-8', 'replace')[:300]}")
+    try:
+        parsed = json.loads(answer)
+    except ValueError:
+        parsed = None
+    if 200 <= status < 300:
+        if not isinstance(parsed, dict):
+            raise UnavailableError(status, "NotJson", f"{where}: the answer is not a JSON object")
+        return parsed
+    details = parsed if isinstance(parsed, dict) else {}
+    message = str(details.get("message") or answer.decode("utf-8", "replace"))[:600]
+    raise _KINDS.get(status, UnavailableError)(
+        status, str(details.get("reason") or "Unknown"), f"{where}: {message}", _seconds(retry_after)
+    )
+
+
+def _seconds(header: str | None) -> float | None:
+    try:
+        return min(max(float(header), 0.0), 120.0) if header else None
+    except ValueError:  # an HTTP date: the API server does not send one, a proxy may
+        return None

@@ -1,0 +1,97 @@
+"""Is a live object what an apply of ours would make of it? Pure: two JSON objects in, the first differing field out.
+
+Only fields that we set count: what others add (defaults, sidecars, annotations) is theirs. Two questions: does every
+field we would set have our value, and do we still hold a field (metadata.managedFields) that we would not set now?
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline_operator import naming
+
+_IDENTITIES = ("name", "uid", "mountPath", "containerPort", "port")
+"""Keys by which Kubernetes merges lists of objects, in the order in which they are looked for."""
+_VOLATILE = ("managedFields", "resourceVersion", "generation")
+
+
+def difference(desired: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
+    """Path of the first field that an apply of `desired` would change in `live`; None where there is none."""
+    for name in ("labels", "annotations", "ownerReferences"):
+        wanted = desired["metadata"].get(name)
+        if wanted and (path := _differs(wanted, live["metadata"].get(name), f"metadata.{name}")):
+            return path
+    for name, wanted in desired.items():
+        if name not in ("apiVersion", "kind", "metadata") and (path := _differs(wanted, live.get(name), name)):
+            return path
+    held = _held(live)
+    return "metadata.managedFields" if held is None else _dropped(held, desired, "")
+
+
+def digest(body: Mapping[str, Any]) -> str:
+    """Of all that an apply decides: status and what the server counts up by itself left out."""
+    kept = {name: value for name, value in body.items() if name != "status"}
+    kept["metadata"] = {name: value for name, value in body["metadata"].items() if name not in _VOLATILE}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def _differs(wanted: Any, actual: Any, path: str) -> str | None:
+    if isinstance(wanted, Mapping):
+        if not isinstance(actual, Mapping):
+            return path
+        return next((p for k, v in wanted.items() if (p := _differs(v, actual.get(k), f"{path}.{k}"))), None)
+    if isinstance(wanted, list) and wanted and all(isinstance(item, Mapping) for item in wanted):
+        return _list_differs(wanted, actual, path)
+    return None if wanted == actual else path
+
+
+def _list_differs(wanted: Sequence[Mapping[str, Any]], actual: Any, path: str) -> str | None:
+    if not isinstance(actual, list):
+        return path
+    key = next((k for k in _IDENTITIES if all(k in item for item in wanted)), None)
+    if key is None:  # not merged by a key: one value, in its order
+        if len(wanted) != len(actual):
+            return path
+        pairs = [(item, other, str(i)) for i, (item, other) in enumerate(zip(wanted, actual, strict=True))]
+    else:
+        by_key = {item.get(key): item for item in actual if isinstance(item, Mapping)}
+        pairs = [(item, by_key.get(item[key]), str(item[key])) for item in wanted]
+    return next((p for item, other, at in pairs if (p := _differs(item, other, f"{path}[{at}]"))), None)
+
+
+def _held(live: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The fields that our applies hold in `live`; None where nothing was ever applied by us."""
+    for entry in live["metadata"].get("managedFields") or []:
+        whose = (entry.get("manager"), entry.get("operation"), entry.get("subresource", ""))
+        if whose == (naming.FIELD_MANAGER, "Apply", ""):
+            return dict(entry.get("fieldsV1") or {})
+    return None
+
+
+def _dropped(held: Mapping[str, Any], desired: Any, path: str) -> str | None:
+    """First path of `held` (the server's FieldsV1 notation) that `desired` does not set."""
+    for notation, below in held.items():
+        if notation == ".":
+            continue
+        mark, _, text = notation.partition(":")
+        at = f"{path}.{text}".lstrip(".")
+        if mark == "f":
+            found = desired.get(text, _ABSENT) if isinstance(desired, Mapping) else _ABSENT
+        elif mark == "k":
+            keys = json.loads(text)
+            items = desired if isinstance(desired, list) else []
+            # The server completes keys with defaults (protocol TCP): a key that an item leaves out agrees.
+            found = next((i for i in items if all(i.get(k, v) == v for k, v in keys.items())), _ABSENT)
+        else:
+            return None if mark == "i" else (at if json.loads(text) not in (desired or []) else None)
+        if found is _ABSENT:
+            return at
+        if below and (dropped := _dropped(below, found, at)):
+            return dropped
+    return None
+
+
+_ABSENT = object()

@@ -1,0 +1,121 @@
+"""Kubernetes Events: each from a named constructor, reasons from api.conditions.Reason, the same one not said twice."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paceline_operator import naming
+from paceline_operator.api.conditions import ConditionType, Reason
+from paceline_operator.api.serving import DecisionRecord, ServingStatus
+
+NORMAL = "Normal"
+WARNING = "Warning"
+QUIET_SECONDS = 600.0
+"""The same event about the same object is not posted again within this time."""
+MESSAGE_LIMIT = 1024
+"""Of the API server."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to an object, for people."""
+
+    type: str
+    reason: Reason
+    message: str
+
+
+def refused(reason: Reason, message: str) -> Event:
+    """The spec is not accepted: nothing was changed."""
+    return Event(WARNING, reason, message)
+
+
+def corrected(kind: str, name: str, field: str) -> Event:
+    """A child existed and was not as it should be."""
+    return Event(NORMAL, Reason.CHILD_CORRECTED, f"{kind} {name} differed at {field} and was applied again")
+
+
+def created(kind: str, name: str) -> Event:
+    """A child was not there."""
+    return Event(NORMAL, Reason.CHILD_CREATED, f"Created {kind} {name}")
+
+
+def pruned(kind: str, name: str) -> Event:
+    """A child no longer belongs to the object."""
+    return Event(NORMAL, Reason.CHILD_PRUNED, f"Deleted {kind} {name}, which is no longer part of this object")
+
+
+def token_replaced(name: str, pods: Iterable[str]) -> Event:
+    """Engines refused the token that its Secret should hold."""
+    return Event(
+        WARNING, Reason.TOKEN_REFUSED, f"Re-created Secret {name}: {', '.join(sorted(pods))} refused its token"
+    )
+
+
+def apply_failed(message: str) -> Event:
+    """The API server refused a child."""
+    return Event(WARNING, Reason.APPLY_FAILED, message)
+
+
+def decided(record: DecisionRecord) -> Event:
+    """The k in force changed."""
+    return Event(
+        NORMAL,
+        Reason(record.reason),
+        f"k {record.from_k} to {record.to_k} at {record.requests} requests: {record.message}",
+    )
+
+
+def of_change(before: ServingStatus, after: ServingStatus) -> list[Event]:
+    """What changed from one status to the next that people want to hear of: a refused spec, a failure, decisions."""
+    told = {(condition.type, condition.status, condition.message) for condition in before.conditions}
+    news = []
+    for condition in after.conditions:
+        if condition.status == "False" and (condition.type, condition.status, condition.message) not in told:
+            if condition.type == ConditionType.ACCEPTED:
+                news.append(refused(Reason(condition.reason), condition.message))
+            elif condition.reason == Reason.APPLY_FAILED:
+                news.append(apply_failed(condition.message))
+    known = {(record.generation, record.requests) for record in before.decisions}
+    return news + [decided(r) for r in reversed(after.decisions) if (r.generation, r.requests) not in known]
+
+
+class Recorder:
+    """Remembers what was said lately about one object."""
+
+    def __init__(self) -> None:
+        self._said: dict[Event, float] = {}
+
+    def fresh(self, events: Iterable[Event], now: float) -> list[Event]:
+        """Those of `events` not said within QUIET_SECONDS, which now count as said."""
+        self._said = {event: at for event, at in self._said.items() if now - at < QUIET_SECONDS}
+        news = [event for event in dict.fromkeys(events) if event not in self._said]
+        self._said.update(dict.fromkeys(news, now))
+        return news
+
+
+def body(event: Event, about: Mapping[str, Any], at: str) -> dict[str, Any]:
+    """The core/v1 Event to create; `about` is the raw object, `at` an RFC 3339 time."""
+    meta = about["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{meta['name']}.{secrets.token_hex(8)}", "namespace": meta["namespace"]},
+        "involvedObject": {
+            "apiVersion": naming.API_VERSION,
+            "kind": naming.KIND_SERVING,
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+        },
+        "type": event.type,
+        "reason": event.reason.value,
+        "message": event.message[:MESSAGE_LIMIT],
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+        "source": {"component": naming.FIELD_MANAGER},
+    }

@@ -1,0 +1,148 @@
+"""Who acts: one process at a time holds a Lease, and says so before it does anything.
+
+A Lease that did not change for its duration, by this process's own monotonic clock, is free: the wall clocks of
+machines are never compared. Who holds it steps down on its own before others may take it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC
+
+from paceline_operator import metrics, naming
+from paceline_operator.clients.kube import ConflictError, Kube, KubeError, Object
+from paceline_operator.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+LEASE_NAME = naming.FIELD_MANAGER
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Times of the Lease, seconds. A crashed leader's successor acts after at most `duration + poll`."""
+
+    duration: float = 15.0
+    renew: float = 5.0
+    """Between two renewals by the holder."""
+    deadline: float = 10.0
+    """Since the last renewal: then the holder stops acting, `duration - deadline` before another may begin."""
+    poll: float = 2.0
+    """Between two looks of those who wait, and between two attempts of a holder that could not renew."""
+
+
+class Leadership:
+    """Takes, renews and releases the Lease; `lead` and `yield_` are awaited on the way in and out."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        clock: Clock,
+        namespace: str,
+        identity: str,
+        lead: Callable[[], Awaitable[None]],
+        yield_: Callable[[], Awaitable[None]],
+        terms: Terms = Terms(),
+    ) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._namespace = namespace
+        self._identity = identity
+        self._lead = lead
+        self._yield = yield_
+        self._terms = terms
+        self._seen: tuple[object, float] = (None, clock.monotonic())
+        """The Lease as it was when it last changed, and when that was."""
+        self._renewed = 0.0
+        self.leading = False
+
+    async def run(self) -> None:
+        """Contend for the Lease until cancelled; then stop acting and release it."""
+        try:
+            while True:
+                seconds = await self._round()
+                await asyncio.sleep(seconds)
+        finally:
+            if self.leading:
+                await self._step_down("the process ends")
+                await self._release()
+
+    async def _round(self) -> float:
+        """One attempt to take or renew; seconds to the next."""
+        asked = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._terms.deadline):
+                held = await self._hold()
+        except (KubeError, TimeoutError) as error:
+            logger.warning("Lease not read or written: lease=%s/%s error=%s", self._namespace, LEASE_NAME, error)
+            if self.leading and self._clock.monotonic() - self._renewed > self._terms.deadline - self._terms.poll:
+                await self._step_down("the Lease could not be renewed")
+            return self._terms.poll
+        if held:
+            # From before the request: the server may have written at any time since then.
+            self._renewed = asked
+            if not self.leading:
+                logger.info("Took the Lease: lease=%s/%s identity=%s", self._namespace, LEASE_NAME, self._identity)
+                self.leading = True
+                metrics.LEADER.set(1)
+                await self._lead()
+            return self._terms.renew
+        if self.leading:
+            await self._step_down("another process holds the Lease")
+        return self._terms.poll
+
+    async def _hold(self) -> bool:
+        """Create, renew or take over; False where another holds it."""
+        lease = await self._kube.get("Lease", self._namespace, LEASE_NAME)
+        now = self._clock.monotonic()
+        try:
+            if lease is None:
+                await self._kube.create(self._body(None))
+                return True
+            spec = lease.get("spec") or {}
+            version = lease["metadata"].get("resourceVersion")
+            if version != self._seen[0]:
+                self._seen = (version, now)
+            holder = spec.get("holderIdentity")
+            expired = now - self._seen[1] >= float(spec.get("leaseDurationSeconds") or self._terms.duration)
+            if holder and holder != self._identity and not expired:
+                return False
+            await self._kube.replace(self._body(lease))
+        except ConflictError:
+            return False  # another was faster
+        return True
+
+    def _body(self, before: Object | None) -> Object:
+        micro = self._clock.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = dict((before or {}).get("spec") or {})
+        if spec.get("holderIdentity") != self._identity:
+            spec |= {"acquireTime": micro, "leaseTransitions": int(spec.get("leaseTransitions") or 0) + bool(before)}
+        spec |= {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(self._terms.duration),
+            "renewTime": micro,
+        }
+        metadata = {"name": LEASE_NAME, "namespace": self._namespace}
+        if before:
+            metadata["resourceVersion"] = before["metadata"]["resourceVersion"]
+        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+    async def _step_down(self, why: str) -> None:
+        logger.warning("Stepping down: identity=%s why=%s", self._identity, why)
+        self.leading = False
+        metrics.LEADER.set(0)
+        await self._yield()
+
+    async def _release(self) -> None:
+        """Give the Lease back, so that the next leader need not wait for it to expire."""
+        try:
+            async with asyncio.timeout(self._terms.poll):
+                lease = await self._kube.get("Lease", self._namespace, LEASE_NAME)
+                if lease and (lease.get("spec") or {}).get("holderIdentity") == self._identity:
+                    lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+                    await self._kube.replace(lease)
+        except (KubeError, TimeoutError) as error:
+            logger.warning("Lease not released, it expires by itself: error=%s", error)

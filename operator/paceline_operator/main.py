@@ -1,0 +1,179 @@
+"""The operator as kopf runs it: `kopf run -m paceline_operator.main --all-namespaces` (or `--namespace NAME`).
+
+kopf watches and calls; handlers do nothing but wake. No handler of a kind for which kopf keeps state is used: so it
+adds no finalizer and no annotation, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+import kopf
+
+from paceline_operator import health, metrics, naming
+from paceline_operator.clients.engine import EngineClient
+from paceline_operator.clients.keys import KeyFile
+from paceline_operator.clients.kube import Kube, connect
+from paceline_operator.clock import SystemClock
+from paceline_operator.fleet import Fleet, Outcome, Pass, Trigger
+from paceline_operator.leadership import Leadership, Terms
+from paceline_operator.reconcile import Hands, ServingKey, ServingPass
+from paceline_operator.settings import OperatorSettings
+from paceline_operator.settings import read as read_settings
+
+OVERDUE_LIMIT_SECONDS = 300.0
+"""A pass ends within fleet.PASS_LIMIT_SECONDS: twice that and more means that it does not."""
+BEAT_SECONDS = 1.0
+SILENCE_LIMIT_SECONDS = 30.0
+"""An event loop that did not run for so long does not."""
+CHILDREN = (
+    ("apps", "v1", "deployments"),
+    ("", "v1", "pods"),
+    ("", "v1", "services"),
+    ("", "v1", "serviceaccounts"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("networking.k8s.io", "v1", "networkpolicies"),
+)
+
+
+class Operator:
+    """One process: its fleet, its claim to the Lease and its HTTP port."""
+
+    def __init__(self, config: OperatorSettings) -> None:
+        """Raises ValueError or OSError where the configuration, or the cluster's address, cannot be used."""
+        self._config = config
+        self._clock = SystemClock()
+        self._keys = KeyFile(config.master_key_file)
+        api = connect()
+        self._kube = Kube(api)
+        # Short limits and threads of its own: a renewal that hangs must fail in time for another attempt.
+        lease_kube = Kube(api, concurrency=2, connect_seconds=2.0, read_seconds=3.0)
+        self._engines = EngineClient()
+        hands = Hands(self._kube, self._engines, self._keys, config.defaults, self._clock)
+        self.fleet: Fleet[ServingKey] = Fleet(lambda key: _as_pass(ServingPass(key, hands)), self._clock)
+        duration = config.lease_seconds
+        self._leadership = Leadership(
+            lease_kube,
+            self._clock,
+            config.namespace,
+            config.identity,
+            self._lead,
+            self.fleet.stop,
+            Terms(duration=duration, renew=duration / 3, deadline=duration * 2 / 3, poll=duration * 2 / 15),
+        )
+        self._beat = self._clock.monotonic()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._http: ThreadingHTTPServer | None = None
+
+    async def start(self) -> None:
+        """Open the HTTP port and contend for the Lease."""
+        metrics.watch_fleet(self.fleet.overdue, self.fleet.__len__)
+        self._http = health.serve(self._config.http_host, self._config.http_port, self.check)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._leadership.run()), loop.create_task(self._heart())]
+
+    async def stop(self) -> None:
+        """Stop acting, release the Lease, close everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._engines.close()
+        self._kube.close()
+        if self._http:
+            await asyncio.to_thread(self._http.shutdown)
+            self._http.server_close()
+
+    def event(self, namespace: str | None, name: str | None, is_object: bool) -> None:
+        """Something happened to a serving, or to a child of the serving `name`."""
+        if not namespace or not name or not (self._config.watch_namespaces or {namespace}) & {namespace}:
+            return
+        if is_object:
+            self.fleet.add((namespace, name))
+        else:
+            self.fleet.wake((namespace, name))
+
+    def check(self) -> str:
+        """What is wrong with this process, empty where nothing is. Called from the HTTP thread."""
+        if (silent := self._clock.monotonic() - self._beat) > SILENCE_LIMIT_SECONDS:
+            return f"the event loop has not run for {silent:.0f} s"
+        if any(task.done() for task in self._tasks):
+            return "the Lease is not contended for any more"
+        with suppress(RuntimeError):  # the fleet changed while it was looked at: it moves
+            if (late := self.fleet.overdue()) > OVERDUE_LIMIT_SECONDS:
+                return f"a pass is {late:.0f} s late"
+        return ""
+
+    async def _lead(self) -> None:
+        self.fleet.start()
+
+    async def _heart(self) -> None:
+        while True:
+            self._beat = self._clock.monotonic()
+            await asyncio.sleep(BEAT_SECONDS)
+
+
+def _as_pass(serving: ServingPass) -> Pass:
+    async def run(trigger: Trigger) -> Outcome:
+        result = await serving.run(full=trigger is not Trigger.PERIOD)
+        return Outcome(after=result.after, gone=result.gone)
+
+    return run
+
+
+@kopf.on.login()
+def login(**arguments: Any) -> kopf.ConnectionInfo | None:
+    """As clients.kube.connect: in the cluster by the service account, outside of it by KUBECONFIG."""
+    return kopf.login_via_client(**arguments)
+
+
+@kopf.on.startup()
+async def startup(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:
+    """Configure kopf, then start. An unusable configuration ends the process here, with its reason."""
+    try:
+        config = read_settings()
+        memo.operator = Operator(config)
+    except (ValueError, OSError) as error:
+        raise kopf.PermanentError(str(error)) from None
+    # A line for each event of each pod, which says nothing that is not said better below.
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.watching.server_timeout = 600
+    settings.watching.client_timeout = 660
+    settings.watching.connect_timeout = 10
+    settings.networking.request_timeout = 30
+    settings.watching.chunk_size = 500
+    settings.scanning.disabled = bool(config.watch_namespaces)
+    # Unused as long as no handler needs state; set before anybody could have any under kopf's own names.
+    settings.persistence.finalizer = f"{naming.GROUP}/finalizer"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{naming.GROUP}")
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{naming.GROUP}")
+    for group, version, plural in CHILDREN:
+        settings.watching.label_selectors[group, version, plural] = naming.LABEL_SERVING
+    await memo.operator.start()
+
+
+@kopf.on.cleanup()
+async def cleanup(memo: kopf.Memo, **_: Any) -> None:
+    """SIGTERM: stop acting and release the Lease."""
+    if operator := memo.get("operator"):
+        await operator.stop()
+
+
+@kopf.on.event(naming.GROUP, naming.VERSION, naming.PLURAL_SERVING)
+async def on_serving(memo: kopf.Memo, namespace: str | None, name: str | None, **_: Any) -> None:
+    """Also at deletion: the pass finds that the object is gone, or that another has its name."""
+    memo.operator.event(namespace, name, True)
+
+
+async def on_child(memo: kopf.Memo, namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
+    """Children and pods wake the serving that their label names."""
+    memo.operator.event(namespace, labels.get(naming.LABEL_SERVING), False)
+
+
+for _group, _version, _plural in CHILDREN:
+    kopf.on.event(_group, _version, _plural, labels={naming.LABEL_SERVING: kopf.PRESENT})(on_child)

@@ -1,0 +1,70 @@
+"""What the operator says about itself, in Prometheus' words. docs/reference lists the names.
+
+One registry for the process; label names are constants and known label values start at zero, so that a rate over a
+series that has not happened yet is 0, not absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from paceline_operator.api.conditions import Reason
+
+LABEL_REASON = "reason"
+LABEL_RESULT = "result"
+LABEL_KIND = "kind"
+LABEL_VERB = "verb"
+LABEL_CODE = "code"
+
+RESULT_OK = "ok"
+RESULT_ERROR = "error"
+
+RECONCILE_SECONDS = Histogram(
+    "paceline_reconcile_duration_seconds",
+    "Seconds that one pass over one object took. Labeled by result.",
+    [LABEL_RESULT],
+    buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 120),
+)
+RECONCILE_AGE = Gauge(
+    "paceline_reconcile_overdue_seconds",
+    "Seconds by which the most overdue object is late: running passes count from their start. 0 when nothing is late.",
+)
+OBJECTS = Gauge("paceline_objects", "Objects that this process looks after. 0 unless it is the leader.")
+LEADER = Gauge("paceline_leader", "1 while this process holds the Lease.")
+API_WRITES = Counter(
+    "paceline_api_writes_total",
+    "Requests to the Kubernetes API that change something. Labeled by kind, verb and HTTP code (0: no answer).",
+    [LABEL_KIND, LABEL_VERB, LABEL_CODE],
+)
+DECISIONS = Counter("paceline_decisions_total", "Changes of the k in force. Labeled by reason.", [LABEL_REASON])
+HOLDS = Counter(
+    "paceline_holds_total",
+    "Passes in which k held because what it needs was missing. Labeled by reason.",
+    [LABEL_REASON],
+)
+PUSHES = Counter("paceline_pushes_total", "Policies pushed to engine pods. Labeled by result.", [LABEL_RESULT])
+
+for _reason in (Reason.LOAD, Reason.ACCEPTANCE, Reason.COST, Reason.TPOT_LIMIT, Reason.MANUAL):
+    DECISIONS.labels(_reason)
+for _reason in (
+    Reason.NO_PODS,
+    Reason.POD_NOT_ANSWERING,
+    Reason.PLUGIN_ABSENT,
+    Reason.TOKEN_REFUSED,
+    Reason.ENGINE_SERIES_MISSING,
+    Reason.METRICS_STALE,
+    Reason.MALFORMED_ANSWER,
+    Reason.ENGINE_WARMING_UP,
+):
+    HOLDS.labels(_reason)
+for _result in (RESULT_OK, RESULT_ERROR):
+    PUSHES.labels(_result)
+    RECONCILE_SECONDS.labels(_result)
+
+
+def watch_fleet(overdue: Callable[[], float], objects: Callable[[], int]) -> None:
+    """Let the two gauges ask the fleet at scrape time instead of being kept up to date."""
+    RECONCILE_AGE.set_function(overdue)
+    OBJECTS.set_function(objects)

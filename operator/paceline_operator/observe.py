@@ -1,0 +1,121 @@
+"""Gather: what the cluster and the engines say now, as frozen values. Reads only.
+
+In two steps, because the second depends on the first: the object tells what its children should be called, its pods
+tell where the engines are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline_engine.protocol import CONTROL_PORT
+from paceline_operator import naming
+from paceline_operator.api.conditions import Reason
+from paceline_operator.clients.engine import EngineClient
+from paceline_operator.clients.keys import KeyRing
+from paceline_operator.clients.kube import Kube, Object
+from paceline_operator.plan import CHILD_KINDS, ChildKey, Observation, Target
+from paceline_operator.tuning.model import Engine, Memory
+from paceline_operator.verdicts import is_alive, is_ready
+
+ENGINES_AT_ONCE = 16
+
+
+async def surroundings(kube: Kube, serving: Object, wanted: Sequence[ChildKey] | None) -> Observation:
+    """Pods and, where `wanted` is given (may be empty), all children of the raw object `serving`.
+
+    Beside the children by label, whatever has the name of a wanted one is read: it may be somebody else's.
+    """
+    meta = serving["metadata"]
+    namespace, labels = meta["namespace"], {naming.LABEL_SERVING: meta["name"]}
+    kinds = CHILD_KINDS if wanted is not None else ()
+    pods, *lists = await asyncio.gather(
+        kube.list("Pod", namespace, naming.selector(meta["name"])),
+        *(kube.list(kind, namespace, labels) for kind in kinds),
+    )
+    pods = sorted(filter(is_alive, pods), key=lambda pod: str(pod["metadata"]["name"]))
+    children = {
+        (kind, item["metadata"]["name"]): item for kind, items in zip(kinds, lists, strict=True) for item in items
+    }
+    unseen = [key for key in wanted or () if key not in children and key[0] in CHILD_KINDS]
+    found = await asyncio.gather(*(kube.get(kind, namespace, name) for kind, name in unseen))
+    children |= {key: body for key, body in zip(unseen, found, strict=True) if body is not None}
+    return Observation(
+        pods=tuple(pods),
+        children=children if wanted is not None else None,
+        missing_secrets=await _missing_secrets(kube, meta["name"], pods),
+    )
+
+
+def targets(serving: Object, pods: Sequence[Object], ring: KeyRing) -> list[Target]:
+    """The pods that run an engine, or soon will: those with an address."""
+    uid = serving["metadata"]["uid"]
+    prefix = naming.child(serving["metadata"]["name"], "token-")
+    found = []
+    for pod in pods:
+        status = pod.get("status") or {}
+        if not status.get("podIP") or status.get("phase") != "Running":
+            continue
+        host = f"[{status['podIP']}]" if ":" in status["podIP"] else status["podIP"]
+        version = next((name.removeprefix(prefix) for name in _secret_names(pod) if name.startswith(prefix)), "")
+        found.append(
+            Target(
+                pod=pod["metadata"]["name"],
+                uid=pod["metadata"]["uid"],
+                control_url=f"http://{host}:{CONTROL_PORT}",
+                serving_url=f"http://{host}:{naming.SERVING_PORT}",
+                token=ring.token_of(uid, version),
+            )
+        )
+    return found
+
+
+async def engines(
+    client: EngineClient, at: Sequence[Target], pods: Sequence[Object], memory: Memory
+) -> tuple[Engine, ...]:
+    """What each engine answers since the cursor that `memory` has for it, or why it does not."""
+    slots = asyncio.Semaphore(ENGINES_AT_ONCE)
+    ready = {pod["metadata"]["name"] for pod in pods if is_ready(pod)}
+
+    async def one(target: Target) -> Engine:
+        async with slots:
+            engine = await client.observe_engine(
+                target.pod, target.control_url, target.serving_url, target.token, memory.cursors.get(target.pod)
+            )
+        if engine.failure is Reason.POD_NOT_ANSWERING and target.pod not in ready:
+            # It loads its model: silence is what is expected of it.
+            message = f"the pod is not ready yet; {engine.failure_message}"
+            return Engine(engine.name, failure=Reason.ENGINE_WARMING_UP, failure_message=message)
+        return engine
+
+    return tuple(await asyncio.gather(*(one(target) for target in at)))
+
+
+async def _missing_secrets(kube: Kube, name: str, pods: Sequence[Object]) -> dict[str, str]:
+    """Why a volume is not mounted is told in events alone: they are asked for where a pod waits for its volumes."""
+    prefix = naming.child(name, "token-")
+    waiting = [pod for pod in pods if _waits_for_volumes(pod) and any(n.startswith(prefix) for n in _secret_names(pod))]
+    missing: dict[str, str] = {}
+    for pod in waiting:
+        meta = pod["metadata"]
+        fields = f"involvedObject.uid={meta['uid']},reason=FailedMount"
+        for event in await kube.list("Event", meta["namespace"], {}, fields):
+            text = str(event.get("message", ""))
+            if prefix in text and "not found" in text:
+                missing[meta["uid"]] = max(missing.get(meta["uid"], ""), str(event["metadata"]["resourceVersion"]))
+    return missing
+
+
+def _waits_for_volumes(pod: Mapping[str, Any]) -> bool:
+    status = pod.get("status") or {}
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    reasons = {((c.get("state") or {}).get("waiting") or {}).get("reason") for c in containers}
+    scheduled = bool((pod.get("spec") or {}).get("nodeName"))
+    return scheduled and status.get("phase") == "Pending" and bool(reasons & {"ContainerCreating", "PodInitializing"})
+
+
+def _secret_names(pod: Mapping[str, Any]) -> list[str]:
+    volumes = (pod.get("spec") or {}).get("volumes") or []
+    return [str(volume["secret"].get("secretName", "")) for volume in volumes if volume.get("secret")]

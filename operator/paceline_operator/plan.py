@@ -1,0 +1,125 @@
+"""The values between gather, decide and act, and the plan for children. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline_operator import drift, naming
+
+Object = dict[str, Any]
+"""A Kubernetes object as JSON."""
+ChildKey = tuple[str, str]
+"""(kind, name); the namespace is the owner's."""
+
+CHILD_KINDS = ("ServiceAccount", "NetworkPolicy", "Service", "Deployment", "PodDisruptionBudget")
+"""All kinds of children that are read and pruned. The token Secret is not: it is written, never read."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where one engine is, and how to address it."""
+
+    pod: str
+    uid: str
+    control_url: str
+    serving_url: str
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What is around one object in the cluster."""
+
+    pods: tuple[Object, ...]
+    """Those that live, by name."""
+    children: Mapping[ChildKey, Object] | None
+    """Live children and what stands in the place of one; None: not looked at in this pass."""
+    missing_secrets: Mapping[str, str]
+    """Pod UID -> resourceVersion of the event in which the kubelet says that it cannot find the pod's token Secret."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What an apply sent and what the server made of it (digests): both unchanged means that nothing is to be done,
+    even where the server writes a value in its own way."""
+
+    sent: str
+    stored: str
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A child to apply. `field`: what differs; empty: the child is not there."""
+
+    manifest: Object
+    field: str = ""
+
+
+@dataclass(frozen=True)
+class Delete:
+    """An object to delete, this one and no other of its name."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class ChildPlan:
+    """What to do about children, in this order. A conflict is a wanted child in whose place another's object stands."""
+
+    deletes: tuple[Delete, ...] = ()
+    applies: tuple[Apply, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    waits: bool = False
+    """A child can be applied only once another object with its name is gone: look again soon."""
+
+
+def key_of(manifest: Mapping[str, Any]) -> ChildKey:
+    """(kind, name) of a manifest."""
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+def plan_children(
+    wanted: Sequence[Object], live: Mapping[ChildKey, Object], owner: Object, applied: Mapping[ChildKey, Applied]
+) -> ChildPlan:
+    """Compare the manifests `wanted` with `live`, on behalf of the raw object `owner`.
+
+    A namesake that an earlier object of the owner's name left behind is deleted, not adopted: its pods carry the token
+    of another UID.
+    """
+    deletes, applies, conflicts, waits = [], [], [], False
+    for manifest in wanted:
+        key = key_of(manifest)
+        there = live.get(key)
+        if there is None:
+            applies.append(Apply(manifest))
+            continue
+        controller = _controller(there)
+        if controller.get("uid") == owner["metadata"]["uid"]:
+            if "deletionTimestamp" in there["metadata"]:
+                waits = True
+            elif applied.get(key) != Applied(drift.digest(manifest), drift.digest(there)) and (
+                differing := drift.difference(manifest, there)
+            ):
+                applies.append(Apply(manifest, differing))
+        elif (controller.get("kind"), controller.get("name")) == (naming.KIND_SERVING, owner["metadata"]["name"]):
+            waits = True
+            if "deletionTimestamp" not in there["metadata"]:
+                deletes.append(Delete(*key, there["metadata"]["uid"]))
+        else:
+            whose = f"belongs to {controller['kind']} {controller['name']}" if controller else "belongs to nobody"
+            conflicts.append(f"{key[0]} {key[1]} exists and {whose}")
+    keys = {key_of(manifest) for manifest in wanted}
+    for key, there in live.items():
+        mine = _controller(there).get("uid") == owner["metadata"]["uid"]
+        if mine and key not in keys and "deletionTimestamp" not in there["metadata"]:
+            deletes.append(Delete(*key, there["metadata"]["uid"]))
+    return ChildPlan(tuple(deletes), tuple(applies), tuple(conflicts), waits)
+
+
+def _controller(child: Mapping[str, Any]) -> Mapping[str, Any]:
+    owners = child["metadata"].get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), {})

@@ -1,0 +1,74 @@
+"""The operator's configuration: environment variables, read once at start. docs/reference lists them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline_operator.resources import Defaults
+
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+DEFAULT_ENGINE_IMAGE = "vllm/vllm-openai:v0.32.0"
+DEFAULT_CPU_ENGINE_IMAGE = "public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v0.32.0"
+
+
+@dataclass(frozen=True)
+class OperatorSettings:
+    """What an installation decides."""
+
+    namespace: str
+    """Where the Lease is: the operator's own."""
+    identity: str
+    """Of this process, in the Lease."""
+    master_key_file: Path
+    watch_namespaces: frozenset[str]
+    """Empty: all."""
+    http_host: str
+    http_port: int
+    lease_seconds: float
+    defaults: Defaults
+
+
+def read(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
+    """Raises ValueError, naming the variable, where one is missing or is not what it should be."""
+    namespace = environment.get("PACELINE_NAMESPACE") or _own_namespace()
+    key_file = environment.get("PACELINE_MASTER_KEY_FILE")
+    if not key_file:
+        raise ValueError("PACELINE_MASTER_KEY_FILE is not set: the path of a file with a key of 32 bytes or more")
+    version = environment.get("PACELINE_VERSION", "latest")
+    return OperatorSettings(
+        namespace=namespace,
+        identity=environment.get("PACELINE_IDENTITY") or f"{socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}",
+        master_key_file=Path(key_file),
+        watch_namespaces=frozenset(environment.get("PACELINE_WATCH_NAMESPACES", "").replace(",", " ").split()),
+        http_host=environment.get("PACELINE_HTTP_HOST", "0.0.0.0"),  # noqa: S104 probes come from the node
+        http_port=_integer(environment, "PACELINE_HTTP_PORT", 8080, 0, 65_535),
+        lease_seconds=_integer(environment, "PACELINE_LEASE_SECONDS", 15, 5, 300),
+        defaults=Defaults(
+            engine_image=environment.get("PACELINE_ENGINE_IMAGE") or DEFAULT_ENGINE_IMAGE,
+            cpu_engine_image=environment.get("PACELINE_CPU_ENGINE_IMAGE") or DEFAULT_CPU_ENGINE_IMAGE,
+            plugin_image=environment.get("PACELINE_PLUGIN_IMAGE") or f"ghcr.io/paceline/plugin:{version}",
+            operator_namespace=namespace,
+        ),
+    )
+
+
+def _own_namespace() -> str:
+    try:
+        return NAMESPACE_FILE.read_text().strip() or "default"
+    except OSError:
+        return "default"
+
+
+def _integer(environment: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = environment.get(name) or str(default)
+    try:
+        value = int(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}, which is not a whole number") from None
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}, which is not within {low}..{high}")
+    return value

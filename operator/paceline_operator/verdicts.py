@@ -1,0 +1,171 @@
+"""What was found, as conditions: of the spec, the pods, the Deployment. Pure.
+
+`merge` turns verdicts into conditions, whose lastTransitionTime moves with the status alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from paceline_operator.api.conditions import Condition, ConditionType, Reason
+from paceline_operator.api.serving import ServingStatus
+
+Raw = Mapping[str, Any]
+_ORDER = list(ConditionType)
+_SHOWN = 3
+"""Pods or errors that a message names; more make it longer, not clearer."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One condition as this pass sees it. `status` None is Unknown."""
+
+    type: ConditionType
+    status: bool | None
+    reason: Reason
+    message: str = ""
+
+
+def status_of(raw: Raw) -> ServingStatus:
+    """The status that is stored, or an empty one where it cannot be read (it is ours: it is written anew)."""
+    try:
+        return ServingStatus.model_validate(raw.get("status") or {})
+    except ValidationError:
+        return ServingStatus()
+
+
+def is_ready(pod: Raw) -> bool:
+    """The pod's own Ready condition."""
+    return _condition(pod, "Ready").get("status") == "True"
+
+
+def is_alive(pod: Raw) -> bool:
+    """Not terminating, not finished."""
+    return "deletionTimestamp" not in pod["metadata"] and _phase(pod) not in ("Failed", "Succeeded")
+
+
+def replicas_of(raw: Raw) -> int:
+    """spec.replicas, also of an object whose spec is refused."""
+    replicas = (raw.get("spec") or {}).get("replicas", 1)
+    return replicas if isinstance(replicas, int) else 1
+
+
+def available(replicas: int, max_unavailable: int, pods: Sequence[Raw]) -> Verdict:
+    """Enough ready pods: at least one, and at most `max_unavailable` fewer than `replicas`."""
+    if replicas == 0:
+        return Verdict(ConditionType.AVAILABLE, True, Reason.SCALED_TO_ZERO, "spec.replicas is 0")
+    ready = sum(map(is_ready, pods))
+    enough = max(1, replicas - max_unavailable)
+    count = f"{ready} of {replicas} replicas are ready"
+    if ready >= enough:
+        return Verdict(ConditionType.AVAILABLE, True, Reason.REPLICAS_READY, count)
+    reason, causes = _why([pod for pod in pods if not is_ready(pod)])
+    return Verdict(ConditionType.AVAILABLE, False, reason, "; ".join([count, *causes]))
+
+
+def progressing(replicas: int, deployment: Raw | None) -> Verdict:
+    """True while the Deployment is not what the spec asks for, all pods renewed and ready."""
+    status = (deployment or {}).get("status") or {}
+    settled = (
+        deployment is not None
+        and status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+        and status.get("updatedReplicas", 0) == status.get("replicas", 0) == replicas
+        and status.get("availableReplicas", 0) == replicas
+    )
+    if settled:
+        return Verdict(ConditionType.PROGRESSING, False, Reason.SETTLED, "All pods run the present template")
+    message = f"{status.get('updatedReplicas', 0)} of {replicas} pods have the present template, "
+    message += f"{status.get('availableReplicas', 0)} are available"
+    return Verdict(ConditionType.PROGRESSING, True, Reason.ROLLING_OUT, message)
+
+
+def ready(accepted: Verdict, available: Verdict) -> Verdict:
+    """Accepted and Available, with the reason of the first that is not."""
+    telling = available if accepted.status else accepted
+    return Verdict(ConditionType.READY, telling.status, telling.reason, telling.message)
+
+
+def failed(errors: Sequence[str]) -> Verdict:
+    """Progressing, where the API server did not let a pass do its work."""
+    return Verdict(ConditionType.PROGRESSING, False, Reason.APPLY_FAILED, "; ".join(errors[:_SHOWN]))
+
+
+def conflict(conflicts: Sequence[str]) -> Verdict:
+    """Accepted, where children of somebody else have the names that ours need."""
+    text = "; ".join(conflicts[:_SHOWN]) + ": delete them, or give this object another name"
+    return Verdict(ConditionType.ACCEPTED, False, Reason.CHILD_CONFLICT, text)
+
+
+def suspended(is_suspended: bool) -> Verdict:
+    """Whether the operator keeps its hands off."""
+    if is_suspended:
+        text = "spec.suspend is true: no child is written and no table pushed; running pods serve on"
+        return Verdict(ConditionType.SUSPENDED, True, Reason.SUSPENDED, text)
+    return Verdict(ConditionType.SUSPENDED, False, Reason.ACTIVE)
+
+
+def untuned(reason: Reason) -> list[Verdict]:
+    """The tuning conditions while nothing is measured, and why."""
+    kinds = (ConditionType.METRICS_AVAILABLE, ConditionType.SPECULATION_EFFECTIVE, ConditionType.TUNED)
+    return [Verdict(kind, None, reason, "Engines are not read now; the last table stays in force") for kind in kinds]
+
+
+def merge(
+    previous: Iterable[Condition], verdicts: Iterable[Verdict], generation: int, now_rfc3339: str
+) -> list[Condition]:
+    """`previous` with `verdicts` over it, in the order of ConditionType; types without a verdict stay as they are."""
+    merged = {condition.type: condition for condition in previous}
+    for verdict in verdicts:
+        status: Literal["True", "False", "Unknown"] = (
+            "Unknown" if verdict.status is None else "True" if verdict.status else "False"
+        )
+        before = merged.get(verdict.type)
+        merged[verdict.type] = Condition(
+            type=verdict.type.value,
+            status=status,
+            reason=verdict.reason.value,
+            message=verdict.message,
+            last_transition_time=before.last_transition_time if before and before.status == status else now_rfc3339,
+            observed_generation=generation,
+        )
+    known = [merged.pop(kind) for kind in _ORDER if kind in merged]
+    return known + list(merged.values())
+
+
+def _phase(pod: Raw) -> str:
+    return str((pod.get("status") or {}).get("phase", ""))
+
+
+def _condition(pod: Raw, kind: str) -> Raw:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c.get("type") == kind), {})
+
+
+def _why(pods: Sequence[Raw]) -> tuple[Reason, list[str]]:
+    """The reason that explains pods which are not ready, most telling first, and a line for the first few."""
+    found = [(*_cause(pod), str(pod["metadata"]["name"])) for pod in pods]
+    reasons = {reason for reason, _, _ in found}
+    reason = next((r for r in (Reason.CRASH_LOOP, Reason.UNSCHEDULABLE) if r in reasons), Reason.REPLICAS_UNAVAILABLE)
+    return reason, [f"{name}: {text}" for _, text, name in found if text][:_SHOWN]
+
+
+def _cause(pod: Raw) -> tuple[Reason, str]:
+    scheduled = _condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return Reason.UNSCHEDULABLE, str(scheduled.get("message", "no node fits"))
+    status = pod.get("status") or {}
+    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        if waiting.get("reason") == "CrashLoopBackOff" or (waiting and ended):
+            # `vllm serve` with a dead engine exits 0: the restart is what tells, not the code.
+            exit_text = f"{ended.get('reason', 'ended')}, exit code {ended.get('exitCode', '?')}"
+            return Reason.CRASH_LOOP, f"{container['name']} restarts ({container.get('restartCount', 0)}): {exit_text}"
+        if waiting:
+            text = f"{waiting.get('reason', 'Waiting')} {waiting.get('message', '')}".strip()
+            return Reason.REPLICAS_UNAVAILABLE, f"{container['name']}: {text}"
+    return Reason.REPLICAS_UNAVAILABLE, ""
