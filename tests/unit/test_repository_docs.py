@@ -19,9 +19,14 @@ PUBLIC = [
     for name, value in vars(naming).items()
     if name.split("_")[0] in {"LABEL", "ANNOTATION", "ENV", "SERVING", "CONTROL", "TOKEN", "PLUGIN", "CACHE", "FIELD"}
 ]
+VARIABLES = {
+    variable
+    for file in (*(ROOT / "operator").rglob("*.py"), *(ROOT / "engine").rglob("*.py"), *(ROOT / "hack").rglob("*.py"))
+    for variable in re.findall(r'"(PACELINE_[A-Z_]*[A-Z])"', file.read_text(encoding="utf-8"))
+}
 
 
-@pytest.mark.parametrize("fact", [*PUBLIC, str(CONTROL_PORT)])
+@pytest.mark.parametrize("fact", sorted({*PUBLIC, *VARIABLES, str(CONTROL_PORT)}))
 def test_every_name_is_on_the_page_of_labels(fact: str) -> None:
     assert f"`{fact}`" in (text := (DOCS / "labels.md").read_text(encoding="utf-8")) or f"| {fact} |" in text
 
