@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from paceline_operator.api.serving import ServingSpec
 
 TOKEN_BUDGET = 96
@@ -36,7 +38,7 @@ def boot_table(ladder: tuple[int, ...], max_num_seqs: int) -> tuple[int, ...]:
     give way. Entry 0 (no request samples) equals entry 1. Raises ValueError for an empty or unordered ladder and for
     one with more ks than there are batch sizes.
     """
-    if not ladder or any(a <= b for a, b in zip(ladder, ladder[1:], strict=False)) or ladder[-1] < 0:
+    if not ladder or any(a <= b for a, b in pairwise(ladder)) or ladder[-1] < 0:
         raise ValueError(f"a ladder must descend and end at 0 or above, got {list(ladder)}")
     if len(ladder) > max_num_seqs:
         raise ValueError(

@@ -1,0 +1,273 @@
+"""What becomes of drafts: accepted and drafted tokens per configured k and position, forgotten exponentially.
+
+A request's step at k gives 1 + (accepted drafts) tokens: the acceptance length. Each k has counts of its own, since
+the same position is not accepted alike under every k (MTP position 0: 84 % at k=1, 76 % at k=8, vllm#48892; public
+Llama-3.1-8B EAGLE traces: 70 % at k=1, 66 % at k=7). But the drafts of a small k are the head of those of a large one:
+so the counts of all ks are pooled by position, and a k's own departure from the pool is a factor learnt from steps of
+the same moments. That factor hardly depends on the traffic; the pool follows it. So when traffic changes, the k in
+force moves the estimates of all others, and no k is judged by old traffic against new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline_engine.protocol import AcceptanceCell
+from paceline_operator.api.serving import Method
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+HALF_LIFE_SECONDS = 120.0
+"""Of the pooled counts: traffic mixes change over minutes."""
+OWN_HALF_LIFE_SECONDS = 3600.0
+"""Of a k's departure from the pool: a property of drafter and method."""
+MEMORY_REQUEST_STEPS = 50_000.0
+"""More would only make the memory long: 50,000 give the length to 0.3 %."""
+MIN_REQUEST_STEPS = 32.0
+"""Below this a k's acceptance is unknown."""
+CLUSTERING = 1.5
+"""Variance of an accepted count over that of independent draws: the steps of one request resemble each other (request
+acceptance lengths spread by 10 to 20 % in the public traces)."""
+DEPARTURE = {True: 0.03, False: 0.2}
+"""Prior standard deviation of a k's log departure from the pool: drafts made token by token, and drafts made as a block
+(whose content may depend on the block)."""
+BLOCK_METHODS = frozenset({Method.DFLASH, Method.DSPARK})
+CUSUM_ALLOWANCE, CUSUM_LIMIT = 0.5, 5.0
+"""Of the two-sided cumulative sum of standardised surprises (Page 1954): one window 5.5 deviations off, or ten windows
+one deviation off, is another traffic."""
+KEPT_AFTER_CHANGE = 0.02
+"""Share of the old counts that is kept when traffic has changed: intervals widen to what the new windows support."""
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Counts by ladder position (rows) and draft position (columns); the ladder descends."""
+
+    ladder: tuple[int, ...]
+    nested: bool
+    request_steps: Array
+    drafts: Array
+    drafted: Array
+    accepted: Array
+    windows: float
+    """Effective number of windows in the pooled counts."""
+    own: Array
+    """Request-steps of each k in its slow memory: what `known` rests on."""
+    own_tokens: Array
+    own_expected: Array
+    """Tokens those steps gave, and what the pool of their moment expected."""
+    since_change: Array
+    """Request-steps of each k since traffic changed last."""
+    drift: float = 0.05**2
+    """Variance of a window's log tokens beyond counting noise: how far a window's traffic is from the mix."""
+    high: float = 0.0
+    low: float = 0.0
+    """The two cumulative sums."""
+    changes: int = 0
+    """Changes of traffic detected so far."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Acceptance length of each ladder k, in logarithms, with the covariance between ks (what they share cancels in a
+    comparison)."""
+
+    log: Array
+    covariance: Array
+    survival: Array
+    """Row k, column i: share of request-steps whose draft was accepted up to position i + 1."""
+    known: npt.NDArray[np.bool_]
+
+
+def empty(ladder: tuple[int, ...], method: Method) -> Acceptance:
+    """Nothing measured yet."""
+    rows, columns = len(ladder), max(1, ladder[0])
+    return Acceptance(
+        ladder=ladder,
+        nested=method not in BLOCK_METHODS,
+        request_steps=np.zeros(rows),
+        drafts=np.zeros(rows),
+        drafted=np.zeros((rows, columns)),
+        accepted=np.zeros((rows, columns)),
+        windows=0.0,
+        own=np.zeros(rows),
+        own_tokens=np.zeros(rows),
+        own_expected=np.zeros(rows),
+        since_change=np.zeros(rows),
+    )
+
+
+def learn(past: Acceptance, cells: Iterable[AcceptanceCell], seconds: float) -> Acceptance:
+    """`past`, `seconds` older, and the counts of a window added. Cells of ks outside the ladder are left out."""
+    now = _decayed(past, seconds)
+    window = _window(past, cells)
+    if window.request_steps.sum() <= 0:
+        return now
+    now = _tested(now, window)
+    merged = replace(
+        now,
+        request_steps=now.request_steps + window.request_steps,
+        drafts=now.drafts + window.drafts,
+        drafted=now.drafted + window.drafted,
+        accepted=now.accepted + window.accepted,
+        windows=now.windows + 1,
+        since_change=now.since_change + window.request_steps,
+    )
+    expected = np.exp(_pooled(merged)[0])
+    return replace(
+        merged,
+        own=merged.own + window.request_steps,
+        own_tokens=merged.own_tokens + window.request_steps + window.accepted.sum(axis=1),
+        own_expected=merged.own_expected + window.request_steps * expected,
+    )
+
+
+def lengths(acceptance: Acceptance) -> Lengths:
+    """Acceptance length of every ladder k: the pool's, times the k's own departure as far as it is known."""
+    log, gradient, variance = _pooled(acceptance)
+    departure, departure_variance = _departures(acceptance, log)
+    survival = _survival(acceptance)
+    covariance = (gradient * variance) @ gradient.T + np.diag(departure_variance)
+    off = np.asarray(acceptance.ladder) == 0
+    known = (acceptance.own >= MIN_REQUEST_STEPS) | off
+    return Lengths(log + departure, covariance, survival, known)
+
+
+def firing_rate(acceptance: Acceptance, row: int) -> float | None:
+    """Share of request-steps at ladder row `row` that had a draft at all; None below the minimum count."""
+    if acceptance.ladder[row] == 0 or acceptance.request_steps[row] < MIN_REQUEST_STEPS:
+        return None
+    return float(min(1.0, acceptance.drafts[row] / acceptance.request_steps[row]))
+
+
+def _decayed(past: Acceptance, seconds: float) -> Acceptance:
+    keep = 0.5 ** (seconds / HALF_LIFE_SECONDS)
+    total = float(past.request_steps.sum()) * keep
+    keep *= min(1.0, MEMORY_REQUEST_STEPS / total) if total > 0 else 1.0
+    slow = 0.5 ** (seconds / OWN_HALF_LIFE_SECONDS)
+    return replace(
+        past,
+        request_steps=past.request_steps * keep,
+        drafts=past.drafts * keep,
+        drafted=past.drafted * keep,
+        accepted=past.accepted * keep,
+        windows=past.windows * keep,
+        own=past.own * slow,
+        own_tokens=past.own_tokens * slow,
+        own_expected=past.own_expected * slow,
+    )
+
+
+def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Acceptance:
+    new = empty(past.ladder, Method.NGRAM)
+    rows = {k: row for row, k in enumerate(past.ladder)}
+    for cell in cells:
+        row = rows.get(cell.k)
+        if row is None:
+            continue
+        new.request_steps[row] += cell.request_steps
+        new.drafts[row] += cell.drafts
+        for column, (drafted, accepted) in enumerate(zip(cell.drafted[: cell.k], cell.accepted, strict=False)):
+            new.drafted[row, column] += drafted
+            new.accepted[row, column] += accepted
+    return new
+
+
+def _conditionals(acceptance: Acceptance) -> tuple[Array, Array]:
+    """Pooled chance that position i is accepted given that i - 1 was (any draft at all, for the first), and the
+    variance of its logarithm. An unseen position borrows its predecessor's, with a weight of one observation."""
+    reach = np.asarray(acceptance.ladder)[:, None] > np.arange(acceptance.accepted.shape[1])[None, :]
+    arrived = np.concatenate([acceptance.request_steps[:, None], acceptance.accepted[:, :-1]], axis=1)
+    hits, trials = (acceptance.accepted * reach).sum(axis=0), (arrived * reach).sum(axis=0)
+    chance = np.empty_like(hits)
+    previous = 0.5
+    for i in range(hits.size):
+        previous = chance[i] = min(0.999, max(1e-4, (hits[i] + previous) / (trials[i] + 1.0)))
+    variance = CLUSTERING * (1 - chance) / (chance * (trials + 1.0))
+    variance[0] += acceptance.drift / max(1.0, acceptance.windows)
+    return chance, variance
+
+
+def _pooled(acceptance: Acceptance) -> tuple[Array, Array, Array]:
+    """Log length of each k from the pool, its gradient by the log conditionals, and their variances."""
+    chance, variance = _conditionals(acceptance)
+    survival = np.cumprod(chance)
+    ks = np.asarray(acceptance.ladder)
+    below = np.arange(survival.size)[None, :] < ks[:, None]
+    terms = np.where(below, survival[None, :], 0.0)
+    length = 1.0 + terms.sum(axis=1)
+    gradient = np.cumsum(terms[:, ::-1], axis=1)[:, ::-1] / length[:, None]
+    return np.log(length), gradient, variance
+
+
+def _count_variance(survival: Array) -> Array:
+    """Variance of the accepted drafts of one request-step, from survival by position (rows)."""
+    odd = 2.0 * np.arange(survival.shape[1]) + 1.0
+    mean = survival.sum(axis=1)
+    spread: Array = np.maximum((survival * odd).sum(axis=1) - mean**2, 0.0)
+    return spread
+
+
+def _survival(acceptance: Acceptance) -> Array:
+    """Own share accepted up to each position where a k has its minimum count, the pool's otherwise."""
+    chance, _ = _conditionals(acceptance)
+    ks = np.asarray(acceptance.ladder)
+    below = np.arange(chance.size)[None, :] < ks[:, None]
+    pooled = np.where(below, np.cumprod(chance)[None, :], 0.0)
+    enough = acceptance.request_steps >= MIN_REQUEST_STEPS
+    own = acceptance.accepted / np.maximum(acceptance.request_steps, 1.0)[:, None]
+    return np.where(enough[:, None], own, pooled)
+
+
+def _departures(acceptance: Acceptance, pooled_log: Array) -> tuple[Array, Array]:
+    prior = DEPARTURE[acceptance.nested] ** 2
+    off = np.asarray(acceptance.ladder) == 0
+    chance, _ = _conditionals(acceptance)
+    below = np.arange(chance.size)[None, :] < np.asarray(acceptance.ladder)[:, None]
+    spread = _count_variance(np.where(below, np.cumprod(chance)[None, :], 0.0))
+    seen = np.maximum(acceptance.own, 1e-9)
+    noise = CLUSTERING * (spread + 0.01) / (seen * np.exp(2 * pooled_log))
+    ratio = np.where(
+        acceptance.own_expected > 0, acceptance.own_tokens / np.maximum(acceptance.own_expected, 1e-9), 1.0
+    )
+    weight = prior / (prior + noise)
+    departure = np.where(off, 0.0, weight * np.log(np.maximum(ratio, 1e-3)))
+    return departure, np.where(off, 0.0, weight * noise)
+
+
+def _tested(past: Acceptance, window: Acceptance) -> Acceptance:
+    """`past` with its memory shortened if the window is of another traffic; its drift learnt if not."""
+    if past.request_steps.sum() < MIN_REQUEST_STEPS:
+        return past
+    length = lengths(past)
+    expected = float(window.request_steps @ (np.exp(length.log) - 1.0))
+    seen = float(window.accepted.sum())
+    both = (past.accepted + window.accepted) / np.maximum(past.request_steps + window.request_steps, 1.0)[:, None]
+    noise = CLUSTERING * float(window.request_steps @ (_count_variance(both) + 0.001)) + 1.0
+    weights = window.request_steps * np.exp(length.log)
+    memory = float(weights @ length.covariance @ weights)
+    surprise = seen - expected
+    score = surprise / np.sqrt(noise + memory + past.drift * expected**2)
+    high = max(0.0, past.high + score - CUSUM_ALLOWANCE)
+    low = max(0.0, past.low - score - CUSUM_ALLOWANCE)
+    if max(high, low) > CUSUM_LIMIT:
+        return replace(
+            past,
+            request_steps=past.request_steps * KEPT_AFTER_CHANGE,
+            drafts=past.drafts * KEPT_AFTER_CHANGE,
+            drafted=past.drafted * KEPT_AFTER_CHANGE,
+            accepted=past.accepted * KEPT_AFTER_CHANGE,
+            windows=past.windows * KEPT_AFTER_CHANGE,
+            since_change=np.zeros_like(past.since_change),
+            changes=past.changes + 1,
+            high=0.0,
+            low=0.0,
+        )
+    excess = (surprise**2 - noise - memory) / max(expected, 1.0) ** 2
+    drift = past.drift + 0.05 * (min(excess, 0.25**2) - past.drift)
+    return replace(past, high=high, low=low, drift=min(0.25**2, max(0.02**2, drift)))

@@ -1,0 +1,268 @@
+"""What a decode step costs: log seconds by (load bucket, k), one Gaussian belief over all cells.
+
+Step cost is a staircase in tokens with a cliff where graphs end, so no curve is fitted: each measured cell follows its
+own samples. Cells nobody measured take their value from neighbours through the prior covariance, and say so by their
+variance. What all cells of a window share (a busy machine, a longer context) is noise common to them, and cancels when
+two ks of one load are compared. (A Kalman filter on a Gaussian-process prior: Rasmussen and Williams 2006, chapter 2.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline_engine.protocol import HISTOGRAM_BASE, CostCell
+from paceline_operator.tuning.acceptance import Array
+
+Index: TypeAlias = npt.NDArray[np.intp]
+
+MIN_STEPS = 16.0
+"""Two bursts: below this a cell's cost is not its own."""
+HALF_LIFE_SECONDS = 900.0
+"""Of the steps that a cell counts as its own."""
+OUTLIER_FACTOR = 5.0
+OUTLIER_SHARE = 0.05
+"""Steps above five times a cell's median, where they are at most a twentieth (or one), are stalls of the process (a
+kernel compiled at first use takes seconds), not the cost of k."""
+FIRST_GUESS_SECONDS = 0.02
+DRAFT_GUESS = 0.05
+"""Cost of one more drafted token over that of a step: 0.03 to 0.09 measured on an H200 (dense 32B, 8B) with EAGLE."""
+RIDGE_TOKENS = 300.0
+"""Tokens in a step that double it: about 300 on an H200. A prior, far off on other machines, soon overruled."""
+DRIFT_SHARED = 0.03**2 / 60
+DRIFT_OWN = 0.003**2 / 60
+"""Variance a second by which all cells together, and one cell alone, wander unseen."""
+NOISE_BOUNDS = (0.005**2, 0.4**2)
+SURPRISE = 4.0
+"""Standard deviations beyond which a cell's window is doubted once, and believed the second time in a row."""
+KEPT_AFTER_CHANGE = 0.1
+"""Share of every cell's steps that still count once cost has changed for good: the others are measured anew too."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Belief about log step seconds. A cell's index is load position * len(ladder) + ladder position."""
+
+    loads: tuple[int, ...]
+    ladder: tuple[int, ...]
+    mean: Array
+    covariance: Array
+    steps: Array
+    """Effective steps of each cell."""
+    seen: Array
+    """When each cell was measured last, in the caller's seconds; -inf = never."""
+    streak: Array
+    """Signed count of windows in a row that surprised a cell."""
+    requests: Array
+    """Per load: (sum of request-steps, sum of steps), forgotten like steps."""
+    noise: float = 0.05**2
+    """Variance of a window's log mean beyond the scatter of its steps."""
+    shared: float = 0.02**2
+    """The part of it that the cells of one window have in common."""
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    """Engine -> log of its step time over the others', where there are several."""
+    changes: int = 0
+    """Lasting changes of cost detected so far."""
+
+
+def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
+    """The prior: a roofline guess of unknown level, and how cells resemble each other."""
+    load = np.repeat(np.asarray(loads, float), len(ladder))
+    k = np.tile(np.asarray(ladder, float), len(loads))
+    doublings = np.log2(load)
+    distance = np.abs(doublings[:, None] - doublings[None, :]) / 1.5 + np.abs(k[:, None] - k[None, :]) / 3.0
+    covariance = (
+        9.0
+        + 0.3**2 * np.outer(doublings, doublings)
+        + 0.1**2 * np.outer(k, k)
+        + 0.03**2 * np.outer(doublings * k, doublings * k)
+        + 0.08**2 * np.exp(-distance)
+        + 0.03**2 * np.eye(load.size)
+    )
+    mean = math.log(FIRST_GUESS_SECONDS) + np.log1p(DRAFT_GUESS * k + load * (k + 1) / RIDGE_TOKENS)
+    return Cost(
+        loads=loads,
+        ladder=ladder,
+        mean=mean,
+        covariance=covariance,
+        steps=np.zeros(load.size),
+        seen=np.full(load.size, -math.inf),
+        streak=np.zeros(load.size),
+        requests=np.zeros((len(loads), 2)),
+    )
+
+
+def learn(past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float, now: float) -> Cost:
+    """`past`, `seconds` older, corrected by what each engine (by name) measured since."""
+    keep = 0.5 ** (seconds / HALF_LIFE_SECONDS)
+    covariance = past.covariance + DRIFT_SHARED * seconds
+    covariance[np.diag_indices_from(covariance)] += DRIFT_OWN * seconds
+    aged = replace(past, covariance=covariance, steps=past.steps * keep, requests=past.requests * keep)
+    means = {name: cells for name, window in windows.items() if (cells := _means(past, window))}
+    if not means:
+        return aged
+    speeds = _speeds(aged, means)
+    index, values, scatter, steps = _merged(aged, means, speeds)
+    requests = aged.requests.copy()
+    for cells in means.values():
+        for cell, (_, _, count, request_steps) in cells.items():
+            requests[cell // len(past.ladder)] += (request_steps, count)
+    corrected = _corrected(replace(aged, speeds=speeds, requests=requests), index, values, scatter)
+    counted, seen = corrected.steps.copy(), corrected.seen.copy()
+    counted[index] += steps
+    seen[index] = now
+    return replace(corrected, steps=counted, seen=seen)
+
+
+def measured(cost: Cost) -> tuple[int, ...]:
+    """Load buckets that were seen at any k."""
+    return tuple(load for load, (_, steps) in zip(cost.loads, cost.requests, strict=True) if steps > 0)
+
+
+def robust_mean(cell: CostCell) -> tuple[float, float, int] | None:
+    """Mean step seconds without stalls, the variance of a step's logarithm, and the steps that were kept.
+
+    None where a cell holds no time. Stalls are found in the histogram (its bins are 5 % wide) and taken out of the sums
+    at their bin's middle.
+    """
+    if cell.steps < 1 or cell.seconds <= 0:
+        return None
+    bins = sorted(cell.histogram.items())
+    counted = sum(count for _, count in bins)
+    steps, seconds, squared = cell.steps, cell.seconds, cell.seconds_squared
+    if counted:
+        reached, median = 0, bins[0][0]
+        for median, count in bins:  # noqa: B007 the bin where half is reached is the result
+            reached += count
+            if 2 * reached >= counted:
+                break
+        limit = median + math.log(OUTLIER_FACTOR) / math.log(HISTOGRAM_BASE)
+        stalls = [(position, count) for position, count in bins if position > limit]
+        lost = sum(count for _, count in stalls)
+        if 0 < lost <= max(1.0, OUTLIER_SHARE * counted):
+            times = [(HISTOGRAM_BASE ** (position + 0.5) * 1e-6, count) for position, count in stalls]
+            seconds -= sum(time * count for time, count in times)
+            squared -= sum(time * time * count for time, count in times)
+            steps -= lost
+            ceiling = steps * HISTOGRAM_BASE**limit * 1e-6
+            floor = steps * HISTOGRAM_BASE ** bins[0][0] * 1e-6
+            seconds = min(max(seconds, floor), ceiling)
+    if steps < 1 or seconds <= 0:
+        return None
+    mean = seconds / steps
+    variance = max(squared / steps / (mean * mean) - 1.0, 1e-4)
+    return mean, min(variance, 1.0), steps
+
+
+_Measured: TypeAlias = dict[int, tuple[float, float, int, float]]
+"""Cell -> log mean seconds, variance of that from the scatter of steps, steps, request-steps."""
+
+
+def _means(cost: Cost, window: Iterable[CostCell]) -> _Measured:
+    rows = {load: position for position, load in enumerate(cost.loads)}
+    columns = {k: position for position, k in enumerate(cost.ladder)}
+    sums: dict[int, list[float]] = {}
+    for cell in window:
+        if cell.k_drafted != cell.k_verified or cell.load not in rows or cell.k_drafted not in columns:
+            continue
+        if (kept := robust_mean(cell)) is None:
+            continue
+        mean, variance, steps = kept
+        total = sums.setdefault(rows[cell.load] * len(cost.ladder) + columns[cell.k_drafted], [0.0, 0.0, 0.0, 0.0])
+        total[0] += steps
+        total[1] += steps * mean
+        total[2] += steps * variance
+        total[3] += cell.request_steps * steps / cell.steps
+    return {
+        cell: (math.log(seconds / steps), spread / (steps * steps), int(steps), request_steps)
+        for cell, (steps, seconds, spread, request_steps) in sums.items()
+    }
+
+
+def _speeds(cost: Cost, measured: Mapping[str, _Measured]) -> dict[str, float]:
+    """Each engine's own log speed, so that a slow pod is not taken for the cost of the k it happened to run."""
+    if len(measured) < 2 and len(cost.speeds) < 2:
+        return {}
+    speeds = dict(cost.speeds)
+    for name, cells in measured.items():
+        gaps = [log - cost.mean[cell] for cell, (log, _, _, _) in cells.items()]
+        weights = [math.sqrt(steps) for _, _, steps, _ in cells.values()]
+        gap = float(np.average(gaps, weights=weights))
+        speeds[name] = speeds[name] + 0.3 * (gap - speeds[name]) if name in speeds else gap
+    middle = float(np.median([speeds[name] for name in measured]))
+    return {name: speed - (middle if name in measured else 0.0) for name, speed in speeds.items()}
+
+
+def _merged(
+    cost: Cost, measured: Mapping[str, _Measured], speeds: Mapping[str, float]
+) -> tuple[Index, Array, Array, Array]:
+    gathered: dict[int, list[tuple[float, float, int]]] = {}
+    for name, cells in measured.items():
+        for cell, (log, scatter, steps, _) in cells.items():
+            gathered.setdefault(cell, []).append((log - speeds.get(name, 0.0), scatter, steps))
+    index = np.fromiter(gathered, dtype=np.intp)
+    values, variances, counts = np.empty(index.size), np.empty(index.size), np.empty(index.size)
+    for position, parts in enumerate(gathered.values()):
+        weights = [1.0 / (cost.noise - cost.shared + scatter) for _, scatter, _ in parts]
+        total = sum(weights)
+        values[position] = sum(w * log for w, (log, _, _) in zip(weights, parts, strict=True)) / total
+        variances[position] = 1.0 / total
+        counts[position] = sum(steps for _, _, steps in parts)
+    return index, values, variances, counts
+
+
+def _corrected(cost: Cost, index: Index, values: Array, variances: Array) -> Cost:
+    covariance = cost.covariance
+    surprise = values - cost.mean[index]
+    own = cost.steps[index] >= MIN_STEPS
+    noise = np.diag(variances) + cost.shared
+    expected = covariance[index, index] + variances + cost.shared
+    strange = surprise**2 > SURPRISE**2 * expected
+    streak = cost.streak.copy()
+    streak[index] = np.where(strange, np.where(streak[index] * surprise > 0, streak[index], 0) + np.sign(surprise), 0)
+    doubted = strange & own & (np.abs(streak[index]) < 2)
+    believed = strange & ~doubted
+    noise[np.diag_indices_from(noise)] += np.where(doubted, surprise**2 / SURPRISE**2, 0.0)
+    changes, steps = cost.changes, cost.steps
+    if believed.any():
+        together = believed & own
+        if together.sum() * 2 > own.sum() and abs(np.sign(surprise[together]).sum()) == together.sum():
+            level = float(np.median(surprise[together]))
+            covariance = covariance + level**2
+            covariance[np.diag_indices_from(covariance)] += (0.1 * level) ** 2
+        covariance = covariance.copy()
+        covariance[index[believed], index[believed]] += surprise[believed] ** 2
+        if (believed & own).any():
+            changes, steps = changes + 1, steps * KEPT_AFTER_CHANGE
+        streak[index[believed]] = 0
+    columns = covariance[:, index]
+    gain = np.linalg.solve(columns[index] + noise, columns.T)
+    mean = cost.mean + surprise @ gain
+    updated = covariance - columns @ gain
+    calm = own & ~strange
+    total, shared = cost.noise, cost.shared
+    if calm.any():
+        excess = surprise[calm] ** 2 - covariance[index[calm], index[calm]] - variances[calm]
+        excess += cost.noise - cost.shared
+        total += 0.05 * (float(excess.mean()) - total)
+        if calm.sum() > 1:
+            product = np.outer(surprise[calm], surprise[calm]) - covariance[np.ix_(index[calm], index[calm])]
+            count = int(calm.sum())
+            common = (float(product.sum()) - float(np.trace(product))) / (count * (count - 1))
+            shared += 0.05 * (common - shared)
+    noise_now = min(NOISE_BOUNDS[1], max(NOISE_BOUNDS[0], total))
+    return replace(
+        cost,
+        mean=mean,
+        covariance=(updated + updated.T) / 2,
+        steps=steps,
+        streak=streak,
+        noise=noise_now,
+        shared=min(0.9 * noise_now, max(0.0, shared)),
+        changes=changes,
+    )

@@ -1,0 +1,218 @@
+"""One pass of the tuner: a chain of small pure links, each of which adds to the state.
+
+who answers -> learn -> which load -> decide each observed load -> table -> bursts -> policy -> what to tell
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from paceline_engine.protocol import MAX_PROBE_SHARE, Probe, Samples, expand
+from paceline_operator.api.conditions import Reason
+from paceline_operator.api.serving import ProbingMode, ServingSpec, TuningMode
+from paceline_operator.tuning import acceptance, cost, explore, moves, solve, tell
+from paceline_operator.tuning.baseline import ratio_to_k0
+from paceline_operator.tuning.engines import Fleet, is_silent, push, sort
+from paceline_operator.tuning.goodput import Scores, score, view
+from paceline_operator.tuning.load import Load, observe
+from paceline_operator.tuning.model import BucketView, Decision, Engine, Interval, Memory, Settings, Step
+from paceline_operator.tuning.moves import Move
+from paceline_operator.tuning.prior import boot_table, ladder_of
+from paceline_operator.tuning.state import Published, TunerState, fresh, key
+
+LATELY_HALF_LIFE_SECONDS = 300.0
+LONGEST_PAUSE_SECONDS = 3600.0
+"""A longer pause between two passes (or a clock that jumped) ages the beliefs no further than this."""
+PRESENT_SHARE = 0.15
+"""Share of a pass's decode time from which a load bucket counts as being there."""
+PROBE_PATIENCE = 3
+"""Passes that must wish for other bursts before they are pushed, unless counts are missing: a push is a write."""
+PUBLISH_SECONDS = 60.0
+
+ScoresByLoad = Mapping[int, Scores]
+
+
+def settings_of(spec: ServingSpec) -> Settings:
+    """What `spec` asks of the tuner. Raises ValueError where the ladder is longer than maxNumSeqs."""
+    tuning = spec.tuning
+    ladder = ladder_of(spec)
+    probing = tuning.probing.mode is ProbingMode.ENABLED or (
+        tuning.probing.mode is ProbingMode.AUTO and tuning.mode is TuningMode.AUTO
+    )
+    rows = sorted((row.from_requests, row.k) for row in tuning.table or ())
+    limit = spec.slo.tpot_milliseconds
+    return Settings(
+        mode=tuning.mode,
+        method=spec.speculation.method,
+        ladder=ladder,
+        max_num_seqs=spec.engine.max_num_seqs,
+        boot_table=boot_table(ladder, spec.engine.max_num_seqs),
+        manual_table=expand(rows, spec.engine.max_num_seqs) if tuning.mode is TuningMode.MANUAL and rows else None,
+        interval_seconds=float(tuning.interval_seconds),
+        min_gain=tuning.min_gain_percent / 100,
+        probing=probing and len(ladder) > 1,
+        probe_share=min(tuning.probing.max_share_percent / 100, MAX_PROBE_SHARE),
+        tpot_limit_seconds=limit / 1000 if limit is not None else None,
+    )
+
+
+def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known_generation: int, now: float) -> Step:
+    """One pass over the engines of one serving.
+
+    `known_generation` is the last generation that status knows of; the next one is above it and above every engine's.
+    `now` is a monotonic time in seconds; where it goes back, no time has passed. Never raises for what engines answer.
+    """
+    past = memory.state if isinstance(memory.state, TunerState) and memory.state.key == key(settings) else None
+    silent = {
+        engine.name: (past.silent.get(engine.name, 0) if past else 0) + 1 for engine in engines if is_silent(engine)
+    }
+    fleet = sort(settings, engines, silent)
+    state = past or fresh(settings, fleet.live, now)
+    seconds = min(max(0.0, now - state.now), LONGEST_PAUSE_SECONDS)
+    state = replace(state, now=now, silent=silent)
+    cursors = {
+        name: cursor for name, cursor in memory.cursors.items() if any(engine.name == name for engine in engines)
+    }
+    if not fleet.answering:
+        return tell.step(settings, replace(state, load=Load()), fleet, cursors)
+    state, learnt = _learn(state, fleet, seconds)
+    lengths = acceptance.lengths(state.acceptance)
+    scores = {load: score(lengths, state.cost, load) for load in cost.measured(state.cost)}
+    before = state.table
+    state, made = _decide(settings, state, scores, learnt, seconds)
+    state, wanted = _bursts(settings, state, fleet, scores)
+    policy, late = push(fleet, state.policy, state.table, wanted, known_generation)
+    waiting = bool(late) and policy == state.policy
+    state = replace(state, policy=policy, unacknowledged=state.unacknowledged + 1 if waiting else 0)
+    recommended = auto_table(state)
+    views = {load: _view(state, at, lengths, recommended) for load, at in scores.items()}
+    state, decisions = _in_force(state, settings, views, made, state.table != before)
+    ratio = ratio_to_k0(scores.values(), state.table, state.lately)
+    state = _published(state, views, ratio, bool(decisions))
+    cursors.update({engine.name: engine.samples.cursor for engine in fleet.answering if engine.samples})
+    return tell.step(settings, state, fleet, cursors, tell.Findings(late, recommended, views, decisions, ratio))
+
+
+def _learn(state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState, bool]:
+    """Beliefs with the samples nobody has seen yet, and whether there were any."""
+    news: dict[str, Samples] = {}
+    read = dict(state.read)
+    for engine in fleet.answering:
+        samples = engine.samples
+        assert samples is not None
+        boot, counted = read.get(engine.name, ("", 0.0))
+        # The same process since boot once more, or a window that overlaps what was read, would count twice.
+        if samples.boot_id != boot or (not samples.reset and samples.from_seconds >= counted - 0.5):
+            news[engine.name] = samples
+        read[engine.name] = (samples.boot_id, samples.to_seconds)
+    load = observe(samples for engine in fleet.answering if (samples := engine.samples) is not None)
+    keep = 0.5 ** (seconds / LATELY_HALF_LIFE_SECONDS)
+    lately = {at: weight * keep for at, weight in state.lately.items() if weight * keep > 1e-6}
+    for at, share in load.shares.items():
+        lately[at] = lately.get(at, 0.0) + share
+    drafts = [cell for samples in news.values() for cell in samples.acceptance]
+    cells = {name: samples.cells for name, samples in news.items() if samples.cells}
+    return replace(
+        state,
+        read=read,
+        load=load,
+        lately=lately,
+        acceptance=acceptance.learn(state.acceptance, drafts, seconds),
+        cost=cost.learn(state.cost, cells, seconds, state.now),
+    ), any(cell.request_steps for cell in drafts) or bool(cells)
+
+
+def _decide(
+    settings: Settings, state: TunerState, scores: ScoresByLoad, learnt: bool, seconds: float
+) -> tuple[TunerState, dict[int, Move]]:
+    """Latch, confirm and move each measured load, and the table that follows."""
+    decided, made = dict(state.decided), {}
+    for load, at in scores.items():
+        if load not in decided:
+            if moves.observed(at):
+                decided[load] = moves.first(at, state.table[load])
+        elif learnt:
+            decided[load], move = moves.advance(decided[load], at, settings, settings.boot_table[load], seconds)
+            if move is not None:
+                made[load] = move
+    table = state.table
+    if settings.mode is TuningMode.AUTO:
+        table = auto_table(replace(state, decided=decided))
+    elif settings.mode is TuningMode.MANUAL and settings.manual_table is not None:
+        table = settings.manual_table
+    return replace(state, decided=decided, table=table), made
+
+
+def auto_table(state: TunerState) -> tuple[int, ...]:
+    """The table of mode Auto, whichever mode is in force."""
+    return solve.table(state.base, {load: at.k for load, at in state.decided.items()}, state.cost.loads)
+
+
+def _bursts(
+    settings: Settings, state: TunerState, fleet: Fleet, scores: ScoresByLoad
+) -> tuple[TunerState, Probe | None]:
+    """The bursts to have in force: the pushed ones, unless others are wished for urgently or for long enough."""
+    current = state.policy.probe if state.policy else None
+    if not settings.probing:
+        return state, None
+    present = [scores[load] for load, share in state.load.shares.items() if share >= PRESENT_SHARE and load in scores]
+    if not present or not fleet.live:
+        return state, current
+    missing = {at.load: explore.lacking(at, state.acceptance.since_change) for at in present}
+    waited = dict(state.waited)
+    for load, ks in missing.items():
+        waited[load] = waited.get(load, 0) + 1 if ks else 0
+    urgent_ks = {k for load, ks in missing.items() if waited[load] <= explore.OBSERVING_PASSES for k in ks}
+    wish = explore.probe(
+        present,
+        [state.table[at.load] for at in present],
+        [k for k in settings.ladder if k in urgent_ks],
+        settings.probe_share,
+        settings.min_gain,
+        explore.stale(state.cost, [at.load for at in present], state.now),
+    )
+    wished = state.probe_wish + 1 if wish != current else 0
+    taken = wish is None or current is None or wished >= PROBE_PATIENCE or explore.pressing(wish, current)
+    state = replace(state, waited=waited, probe_wish=0 if taken else wished)
+    return state, wish if taken else current
+
+
+def _in_force(
+    state: TunerState, settings: Settings, views: Mapping[int, BucketView], made: Mapping[int, Move], changed: bool
+) -> tuple[TunerState, tuple[Decision, ...]]:
+    """A decision where the k in force changed: at once with the table's entry, in two passes with the load."""
+    load = state.load.present
+    if load is None:
+        return state, ()
+    k = state.table[load]
+    was_load, was_k = state.in_force or (load, k)
+    if k == was_k:
+        return replace(state, in_force=(load, k), moving=(-1, 0)), ()
+    count = state.moving[1] + 1 if state.moving[0] == k else 1
+    manual = settings.mode is TuningMode.MANUAL and changed
+    move = made.get(load) if settings.mode is TuningMode.AUTO else None
+    if move is None and not manual and count < solve.CONFIRMATIONS:
+        return replace(state, moving=(k, count)), ()
+    reason, message = Reason.LOAD, moves.followed(views.get(load), was_load, load, was_k, k)
+    if manual:
+        reason, message = Reason.MANUAL, f"k {was_k} → {k} at {load} requests: tuning.table of mode Manual"
+    elif move is not None:
+        reason, message = move.reason, move.message
+    generation = state.policy.generation if state.policy else 0
+    evidence = None if manual else views.get(load)
+    decision = Decision(reason, message, load, was_k, k, generation, evidence)
+    return replace(state, in_force=(load, k), moving=(-1, 0)), (decision,)
+
+
+def _view(state: TunerState, scores: Scores, lengths: acceptance.Lengths, recommended: Sequence[int]) -> BucketView:
+    at = scores.load
+    return view(scores, state.acceptance, lengths, state.table[at], recommended[at], at in state.decided)
+
+
+def _published(state: TunerState, views: Mapping[int, BucketView], ratio: Interval | None, decided: bool) -> TunerState:
+    """Status shows what was measured at the last decision, or at most once a minute."""
+    past = state.published
+    if past is not None and not decided and 0 <= state.now - past.at < PUBLISH_SECONDS:
+        return state
+    return replace(state, published=Published(state.now, tuple(views.values()), ratio, state.load.present))

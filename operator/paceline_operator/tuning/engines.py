@@ -1,0 +1,141 @@
+"""Who answers, who can be tuned, and who must be pushed to: the first links of the chain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline_engine.protocol import Policy, Probe, State
+from paceline_operator.api.conditions import Reason
+from paceline_operator.api.serving import Tier
+from paceline_operator.tuning.model import Engine, Settings
+
+SILENT_PASSES = 3
+"""Passes in a row with running requests but no step at all, after which an engine's samples are stale."""
+WITHOUT_PLUGIN = (Reason.PLUGIN_ABSENT, Reason.ENGINE_SERIES_MISSING)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The engines of one pass, sorted."""
+
+    answering: tuple[Engine, ...]
+    """With state and fresh samples."""
+    live: tuple[Engine, ...]
+    """Of these, the ones that take a table."""
+    tiers: Mapping[str, tuple[Tier, str]]
+    tier: Tier
+    reason: Reason
+    message: str
+    """MetricsAvailable's reason and message."""
+
+
+def sort(settings: Settings, engines: Sequence[Engine], silent: Mapping[str, int]) -> Fleet:
+    """Sort `engines`; `silent` counts the passes in which each had running requests but made no step."""
+    answering, failures = [], []
+    tiers: dict[str, tuple[Tier, str]] = {}
+    for engine in engines:
+        reason, message = _failure(engine, silent.get(engine.name, 0))
+        if reason is None:
+            answering.append(engine)
+            tiers[engine.name] = _tier(settings, engine)
+        else:
+            failures.append((engine.name, reason, message))
+            tiers[engine.name] = (Tier.RESTART if reason in WITHOUT_PLUGIN else Tier.UNKNOWN, f"{reason}: {message}")
+    live = tuple(engine for engine in answering if tiers[engine.name][0] is Tier.LIVE)
+    known = {tier for tier, _ in tiers.values()} - {Tier.UNKNOWN}
+    tier = next((one for one in (Tier.OFF, Tier.RESTART, Tier.LIVE) if one in known), Tier.UNKNOWN)
+    reason, message = _metrics(engines, answering, failures)
+    return Fleet(tuple(answering), live, tiers, tier, reason, message)
+
+
+def is_silent(engine: Engine) -> bool:
+    """Whether an answer claims running requests but shows no step since the last one."""
+    samples = engine.samples
+    if samples is None or samples.reset or samples.gauges.running == 0:
+        return False
+    return not samples.cells and not samples.acceptance and not any(samples.excluded_steps.values())
+
+
+def push(
+    fleet: Fleet, current: Policy | None, table: tuple[int, ...], probe: Probe | None, known_generation: int
+) -> tuple[Policy | None, tuple[str, ...]]:
+    """The policy that should be in force, and the engines that must be told it.
+
+    A new generation only where the content changed, or where an engine would refuse the current one because it has a
+    newer generation or another body under the same. Without an engine that takes it, everything stays.
+    """
+    states = {engine.name: engine.state for engine in fleet.live if engine.state is not None}
+    if not states:
+        return current, ()
+    if current is None and probe is None and all(same(state.table, table) for state in states.values()):
+        return None, ()
+    if current is None or current.probe != probe or not same(current.table, table) or _overtaken(fleet, current):
+        seen = [engine.state.generation for engine in fleet.answering if engine.state is not None]
+        newest = max([known_generation, current.generation if current else 0, *seen])
+        current = Policy(generation=newest + 1, table=table, probe=probe)
+    late = tuple(name for name, state in states.items() if not runs(state, current))
+    return current, late
+
+
+def runs(state: State, policy: Policy | None) -> bool:
+    """Whether an engine has acknowledged `policy` (None: the boot schedule)."""
+    if policy is None:
+        return state.generation == 0
+    return state.generation == policy.generation and same(state.table, policy.table)
+
+
+def same(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two dense tables say the same; entry 0 (no request samples) is never looked up."""
+    return len(one) == len(other) and tuple(one[1:]) == tuple(other[1:])
+
+
+def _overtaken(fleet: Fleet, policy: Policy) -> bool:
+    return any(
+        engine.state.generation > policy.generation
+        or (engine.state.generation == policy.generation and not same(engine.state.table, policy.table))
+        for engine in fleet.live
+        if engine.state is not None
+    )
+
+
+def _failure(engine: Engine, silent: int) -> tuple[Reason | None, str]:
+    if engine.failure is not None:
+        return engine.failure, engine.failure_message
+    if engine.state is None or engine.samples is None:
+        return Reason.POD_NOT_ANSWERING, "no answer"
+    if engine.samples.boot_id != engine.state.boot_id:
+        return Reason.ENGINE_WARMING_UP, "it restarted while it was read"
+    if silent >= SILENT_PASSES:
+        return Reason.METRICS_STALE, (
+            f"{engine.samples.gauges.running} requests run, but no step was made in {silent} readings: the engine hangs"
+        )
+    return None, ""
+
+
+def _tier(settings: Settings, engine: Engine) -> tuple[Tier, str]:
+    assert engine.state is not None
+    able = engine.state.capabilities
+    if not able.live_k.supported:
+        return Tier.RESTART, able.live_k.reason
+    if able.max_num_seqs != settings.max_num_seqs or able.max_k < settings.ladder[0]:
+        return Tier.RESTART, (
+            f"it booted for {able.max_num_seqs} requests and k up to {able.max_k}, the spec says "
+            f"{settings.max_num_seqs} and {settings.ladder[0]}: it waits to be replaced"
+        )
+    return Tier.LIVE, ""
+
+
+def _metrics(
+    engines: Sequence[Engine], answering: Sequence[Engine], failures: Sequence[tuple[str, Reason, str]]
+) -> tuple[Reason, str]:
+    if not engines:
+        return Reason.NO_PODS, "no engine pod is there"
+    said = "; ".join(f"{name}: {reason}: {message}" for name, reason, message in failures[:3])
+    said += f"; and {len(failures) - 3} more" if len(failures) > 3 else ""
+    if answering:
+        if not failures:
+            return Reason.METRICS_FOUND, f"{len(answering)} of {len(engines)} engines answer"
+        return Reason.METRICS_FOUND, f"{len(answering)} of {len(engines)} engines answer; {said}"
+    reasons = [reason for _, reason, _ in failures]
+    return max(reasons, key=lambda reason: (reasons.count(reason), -reasons.index(reason))), said

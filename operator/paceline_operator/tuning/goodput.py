@@ -1,0 +1,101 @@
+"""Goodput of every k at a load: requests x acceptance length / step seconds, tokens a second of one engine.
+
+All in logarithms, where the product is a sum and the delta method is a sum of variances: that of a log goodput is that
+of the log length plus that of the log step time, and a comparison of two ks keeps what they share out of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline_operator.tuning import acceptance, cost
+from paceline_operator.tuning.acceptance import Acceptance, Array, Lengths
+from paceline_operator.tuning.cost import Cost
+from paceline_operator.tuning.model import BucketView, Candidate, Interval
+
+Z95 = 1.96
+"""Half-width of a 95 % interval, standard deviations."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Every ladder k at one load bucket. Arrays follow the ladder."""
+
+    load: int
+    ladder: tuple[int, ...]
+    requests: float
+    """Mean sampling requests in this bucket's steps."""
+    log_length: Array
+    log_step: Array
+    length_covariance: Array
+    step_covariance: Array
+    steps: Array
+    known: npt.NDArray[np.bool_]
+    """Cost and acceptance both have their minimum count: only such a k may be chosen."""
+
+    @property
+    def log_goodput(self) -> Array:
+        """Log tokens per second."""
+        return math.log(self.requests) + self.log_length - self.log_step
+
+    def gain(self, k: int, over: int) -> tuple[float, float]:
+        """Log goodput of `k` over that of `over`, and its standard error."""
+        a, b = self.ladder.index(k), self.ladder.index(over)
+        covariance = self.length_covariance + self.step_covariance
+        variance = covariance[a, a] + covariance[b, b] - 2 * covariance[a, b]
+        difference = self.log_goodput
+        return float(difference[a] - difference[b]), math.sqrt(max(0.0, float(variance)))
+
+
+def score(lengths: Lengths, costs: Cost, load: int) -> Scores:
+    """Scores of the ladder at `load`, one of the buckets of `costs`."""
+    width = len(costs.ladder)
+    position = costs.loads.index(load)
+    cells = slice(position * width, (position + 1) * width)
+    request_steps, counted = costs.requests[position]
+    return Scores(
+        load=load,
+        ladder=costs.ladder,
+        requests=float(request_steps / counted) if counted > 0 else float(load),
+        log_length=lengths.log,
+        log_step=costs.mean[cells],
+        length_covariance=lengths.covariance,
+        step_covariance=costs.covariance[cells, cells],
+        steps=costs.steps[cells],
+        known=lengths.known & (costs.steps[cells] >= cost.MIN_STEPS),
+    )
+
+
+def goodput(scores: Scores, k: int) -> Interval:
+    """Tokens per second of one engine at ladder k `k`, with its 95 % interval."""
+    row = scores.ladder.index(k)
+    variance = scores.length_covariance[row, row] + scores.step_covariance[row, row]
+    return interval(float(scores.log_goodput[row]), float(variance))
+
+
+def interval(log: float, variance: float) -> Interval:
+    """Value and 95 % interval of a quantity whose logarithm is `log` with `variance`."""
+    half = Z95 * math.sqrt(max(0.0, variance))
+    return Interval(*(math.exp(min(700.0, max(-700.0, x))) for x in (log, log - half, log + half)))
+
+
+def view(scores: Scores, beliefs: Acceptance, lengths: Lengths, k: int, recommended: int, observed: bool) -> BucketView:
+    """What is known at a load, for people."""
+    candidates = tuple(
+        Candidate(
+            k=candidate,
+            goodput=goodput(scores, candidate),
+            step_seconds=interval(scores.log_step[row], scores.step_covariance[row, row]),
+            acceptance_length=interval(scores.log_length[row], scores.length_covariance[row, row]),
+            steps=int(scores.steps[row]),
+            firing_rate=acceptance.firing_rate(beliefs, row),
+            survival=tuple(float(share) for share in lengths.survival[row, :candidate]),
+            borrowed=not bool(scores.known[row]),
+        )
+        for row, candidate in enumerate(scores.ladder)
+    )
+    return BucketView(scores.load, k, recommended, observed, candidates)

@@ -1,0 +1,148 @@
+"""When a load's k changes, and what is to blame: the latch, the confirmation, the counterfactual, the sentence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from paceline_operator.api.conditions import Reason
+from paceline_operator.tuning.acceptance import Array
+from paceline_operator.tuning.goodput import Scores, goodput
+from paceline_operator.tuning.model import BucketView, Interval, Settings
+from paceline_operator.tuning.solve import CONFIRMATIONS, Choice, choose
+
+FIRST_WINDOWS = 6
+"""Windows after a load was first observed in which a move corrects the boot table, rather than follows a change."""
+RESTLESS_HALF_LIFE_SECONDS = 1800.0
+
+
+@dataclass(frozen=True)
+class Decided:
+    """One observed load bucket: the k that mode Auto has there. Once observed, always observed."""
+
+    k: int
+    log_length: Array
+    log_step: Array
+    """Length and step time of each ladder k when this k was chosen (or the bucket first observed)."""
+    pending: tuple[int, int] = (-1, 0)
+    """The k that recent windows ask for, and how many in a row did."""
+    restless: float = 0.0
+    """Changes of k here, halving every half hour."""
+    windows: int = 0
+    """Windows with evidence since it was first observed."""
+    reason: Reason = Reason.INCUMBENT
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A confirmed change of one load's k."""
+
+    load: int
+    from_k: int
+    to_k: int
+    reason: Reason
+    message: str
+
+
+def observed(scores: Scores) -> bool:
+    """Whether every ladder k has its minimum count at this load."""
+    return bool(scores.known.all())
+
+
+def first(scores: Scores, entry: int) -> Decided:
+    """A bucket on leaving Observing, with the table's `entry` as incumbent."""
+    message = f"k {entry} is in force at {_requests(scores.load)}: it was there before, and no other is better for sure"
+    return Decided(entry, scores.log_length, scores.log_step, message=message)
+
+
+def advance(
+    past: Decided, scores: Scores, settings: Settings, boot_entry: int, seconds: float
+) -> tuple[Decided, Move | None]:
+    """One more window of evidence: confirm, move, or stay."""
+    now = replace(
+        past, restless=past.restless * 0.5 ** (seconds / RESTLESS_HALF_LIFE_SECONDS), windows=past.windows + 1
+    )
+    choice = choose(scores, now.k, settings.min_gain, now.restless, settings.tpot_limit_seconds)
+    if choice.k == now.k:
+        return replace(now, pending=(-1, 0)), None
+    count = now.pending[1] + 1 if now.pending[0] == choice.k else 1
+    if count < CONFIRMATIONS:
+        return replace(now, pending=(choice.k, count)), None
+    reason = _blame(now, scores, choice, boot_entry)
+    message = _sentence(now, scores, choice, reason, settings)
+    move = Move(scores.load, now.k, choice.k, reason, message)
+    return replace(
+        now,
+        k=choice.k,
+        log_length=scores.log_length,
+        log_step=scores.log_step,
+        pending=(-1, 0),
+        restless=now.restless + 1,
+        reason=reason,
+        message=message,
+    ), move
+
+
+def followed(view: BucketView | None, from_load: int, to_load: int, from_k: int, to_k: int) -> str:
+    """Why the k in force changed without a move of the table at this load: another load, another entry."""
+    head = f"k {from_k} → {to_k} at {_requests(to_load)}"
+    if from_load != to_load:
+        head = f"k {from_k} → {to_k} as load went from {_requests(from_load)} to {_requests(to_load)}"
+    found = {candidate.k: candidate for candidate in view.candidates} if view else {}
+    ends = (found.get(to_k), found.get(from_k))
+    if ends[0] is None or ends[1] is None or ends[0].borrowed or ends[1].borrowed:
+        return f"{head}: the table's entry; this load is not observed yet"
+    there, here = ends[0].goodput, ends[1].goodput
+    told = f"{_spread(there)} tok/s against {_spread(here)} ({there.value / here.value - 1:+.0%})"
+    return f"{head}: {told}, two windows in a row"
+
+
+def _blame(past: Decided, scores: Scores, choice: Choice, boot_entry: int) -> Reason:
+    """Counterfactuals: would the move still pay with the old acceptance, or with the old cost?"""
+    if choice.limited:
+        return Reason.TPOT_LIMIT
+    if past.windows <= FIRST_WINDOWS and past.k == boot_entry:
+        return Reason.LOAD
+    new, old = scores.ladder.index(choice.k), scores.ladder.index(past.k)
+    length_then, length_now = (float(log[new] - log[old]) for log in (past.log_length, scores.log_length))
+    step_then, step_now = (float(log[new] - log[old]) for log in (past.log_step, scores.log_step))
+    by_cost, by_acceptance = length_then - step_now > 0, length_now - step_then > 0
+    if by_cost != by_acceptance:
+        return Reason.COST if by_cost else Reason.ACCEPTANCE
+    return Reason.COST if step_then - step_now > length_now - length_then else Reason.ACCEPTANCE
+
+
+def _sentence(past: Decided, scores: Scores, choice: Choice, reason: Reason, settings: Settings) -> str:
+    head = f"k {past.k} → {choice.k} at {_requests(scores.load)}: {_against(scores, choice.k, past.k)}"
+    row = scores.ladder.index(past.k) if past.k > choice.k else scores.ladder.index(choice.k)
+    blamed = scores.ladder[row]
+    if reason is Reason.TPOT_LIMIT:
+        limit = (settings.tpot_limit_seconds or 0.0) * 1000
+        slow = 1000 * scores.requests / math.exp(scores.log_goodput[scores.ladder.index(past.k)])
+        breach = f"k {past.k} takes {slow:.1f} ms a token, the limit is {limit:.0f} ms"
+        return f"{head} ({choice.gain:+.0%}); {breach}, two windows in a row"
+    rule = f"{head} ({choice.gain:+.0%}, tie band {choice.band:.1%}), two windows in a row"
+    if reason is Reason.ACCEPTANCE:
+        then, now = math.exp(past.log_length[row]), math.exp(scores.log_length[row])
+        return f"{rule}; acceptance length of k {blamed} was {then:.2f}, is {now:.2f}"
+    if reason is Reason.COST:
+        then, now = 1000 * math.exp(past.log_step[row]), 1000 * math.exp(scores.log_step[row])
+        return f"{rule}; a step of k {blamed} took {then:.1f} ms, takes {now:.1f} ms"
+    return f"{rule}; the boot table's k was a guess for this load"
+
+
+def _against(scores: Scores, to_k: int, from_k: int) -> str:
+    return f"{_spread(goodput(scores, to_k))} tok/s against {_spread(goodput(scores, from_k))}"
+
+
+def _spread(found: Interval) -> str:
+    return f"{_number(found.value)} ± {_number((found.high - found.low) / 2)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _requests(load: int) -> str:
+    return f"{load} request{'' if load == 1 else 's'}"

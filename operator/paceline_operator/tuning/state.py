@@ -1,0 +1,87 @@
+"""What the tuner carries from pass to pass, and how a new process takes over what the engines already run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from paceline_engine.protocol import Policy
+from paceline_operator.api.serving import Method
+from paceline_operator.tuning import acceptance, cost
+from paceline_operator.tuning.acceptance import Acceptance
+from paceline_operator.tuning.cost import Cost
+from paceline_operator.tuning.load import Load, buckets_of
+from paceline_operator.tuning.model import BucketView, Engine, Interval, Settings
+from paceline_operator.tuning.moves import Decided
+
+
+@dataclass(frozen=True)
+class Published:
+    """The measured numbers as status shows them: taken with a decision, else at most once a minute."""
+
+    at: float
+    buckets: tuple[BucketView, ...]
+    ratio_to_k0: Interval | None
+    load: int | None
+
+
+@dataclass(frozen=True)
+class TunerState:
+    """Beliefs, decisions and what was pushed. Opaque to callers."""
+
+    key: tuple[Method, tuple[int, ...], int]
+    """Boot configuration that all of this is about; another one starts anew."""
+    now: float
+    acceptance: Acceptance
+    cost: Cost
+    base: tuple[int, ...]
+    """Table of the loads that are not decided: the boot table, or what the engines ran when this process started."""
+    table: tuple[int, ...]
+    """Table that should be in force."""
+    policy: Policy | None = None
+    """Pushed last (or found in force at the start)."""
+    read: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Engine -> its boot id, and its uptime up to which its samples are in the beliefs."""
+    silent: Mapping[str, int] = field(default_factory=dict)
+    decided: Mapping[int, Decided] = field(default_factory=dict)
+    waited: Mapping[int, int] = field(default_factory=dict)
+    """Load bucket -> passes that probed for its missing counts."""
+    load: Load = field(default_factory=Load)
+    lately: Mapping[int, float] = field(default_factory=dict)
+    """Load bucket -> decode time, forgotten over minutes."""
+    in_force: tuple[int, int] | None = None
+    """Load and k of the last decision or start: what a change of the k in force is told against."""
+    moving: tuple[int, int] = (-1, 0)
+    """k that the load asks for, and in how many passes in a row."""
+    probe_wish: int = 0
+    """Passes in a row that wished for other bursts than the ones pushed."""
+    unacknowledged: int = 0
+    """Passes in a row in which some engine did not run the policy pushed before."""
+    published: Published | None = None
+
+
+def fresh(settings: Settings, live: Sequence[Engine], now: float) -> TunerState:
+    """State at the start of a process: the newest table among the engines is the incumbent."""
+    loads = buckets_of(settings.max_num_seqs)
+    state = TunerState(
+        key=key(settings),
+        now=now,
+        acceptance=acceptance.empty(settings.ladder, settings.method),
+        cost=cost.empty(loads, settings.ladder),
+        base=settings.boot_table,
+        table=settings.boot_table,
+    )
+    newest = max((engine.state for engine in live if engine.state), key=lambda found: found.generation, default=None)
+    if newest is None or newest.generation == 0 or len(newest.table) != len(settings.boot_table):
+        return state
+    return replace(
+        state,
+        base=newest.table if set(newest.table) <= set(settings.ladder) else settings.boot_table,
+        table=newest.table,
+        policy=Policy(generation=newest.generation, table=newest.table, probe=newest.probe),
+    )
+
+
+def key(settings: Settings) -> tuple[Method, tuple[int, ...], int]:
+    """What beliefs and latches are about."""
+    return settings.method, settings.ladder, settings.max_num_seqs
