@@ -95,6 +95,9 @@ class Fleet(Generic[K]):
     def __len__(self) -> int:
         return len(self._members) if self._active else 0
 
+    def __contains__(self, key: K) -> bool:
+        return key in self._members
+
     def add(self, key: K) -> None:
         """An object that is, or may be, there: start its task, or wake it."""
         if key not in self._members:

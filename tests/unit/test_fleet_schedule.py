@@ -1,0 +1,301 @@
+"""When passes run: periods, resyncs, wakes, backoff, and what ends a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from paceline_operator import fleet
+from paceline_operator.fleet import Fleet, Outcome, Trigger
+from tests.virtual_time import LoopClock, run
+
+
+class Throttled(Exception):
+    def __init__(self, retry_after: float | None) -> None:
+        self.retry_after = retry_after
+
+
+@dataclass
+class Log:
+    """Passes as (key, start, trigger), and what the next ones do."""
+
+    starts: list[tuple[str, float, Trigger]] = field(default_factory=list)
+    does: Callable[[str], Awaitable[Outcome]] | None = None
+
+    def prepare(self, key: str) -> fleet.Pass:
+        async def work(trigger: Trigger) -> Outcome:
+            self.starts.append((key, asyncio.get_running_loop().time(), trigger))
+            return await self.does(key) if self.does else Outcome()
+
+        return work
+
+    def times(self, key: str = "a") -> list[float]:
+        return [start for name, start, _ in self.starts if name == key]
+
+
+def make(log: Log, *, jitter: float = 0.5, **options: float) -> Fleet[str]:
+    clock = LoopClock(asyncio.get_running_loop())
+    return Fleet(log.prepare, clock, jitter=lambda: jitter, **options)  # type: ignore[arg-type]
+
+
+def outcomes(*results: Outcome | BaseException) -> Callable[[str], Awaitable[Outcome]]:
+    """One after the other, then the last for ever."""
+    queue = list(results)
+
+    async def work(_: str) -> Outcome:
+        result = queue.pop(0) if len(queue) > 1 else queue[0]
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    return work
+
+
+def test_the_first_pass_runs_at_once_and_looks_at_everything() -> None:
+    async def scenario() -> None:
+        log = Log()
+        fleet_ = make(log)
+        fleet_.start()
+        fleet_.add("a")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert log.starts == [("a", 0.0, Trigger.WAKE)]
+        await fleet_.stop()
+
+    run(scenario())
+
+
+def test_a_period_is_kept_and_a_resync_comes_in_between() -> None:
+    async def scenario() -> None:
+        log = Log(does=outcomes(Outcome(after=10)))
+        fleet_ = make(log, resync_seconds=35)
+        fleet_.start()
+        fleet_.add("a")
+        await asyncio.sleep(60)
+        assert log.starts == [
+            ("a", 0.0, Trigger.WAKE),
+            ("a", 10.0, Trigger.PERIOD),
+            ("a", 20.0, Trigger.PERIOD),
+            ("a", 30.0, Trigger.PERIOD),
+            ("a", 35.0, Trigger.RESYNC),
+            ("a", 45.0, Trigger.PERIOD),
+            ("a", 55.0, Trigger.PERIOD),
+        ]
+        await fleet_.stop()
+
+    run(scenario())
+
+
+def test_without_a_period_only_the_resync_comes() -> None:
+    async def scenario() -> None:
+        log = Log()
+        fleet_ = make(log, resync_seconds=100)
+        fleet_.start()
+        fleet_.add("a")
+        await asyncio.sleep(250)
+        assert log.times() == [0.0, 100.0, 200.0]
+        await fleet_.stop()
+
+    run(scenario())
+
+
+def test_a_burst_of_wakes_is_one_pass_and_a_wake_during_a_pass_leads_to_another() -> None:
+    async def scenario() -> None:
+        async def slow(_: str) -> Outcome:
+            await asyncio.sleep(5)
+            return Outcome()
+
+        log = Log(does=slow)
+        fleet_ = make(log)
+        fleet_.start()
+        fleet_.add("a")
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            fleet_.wake("a")  # all while the first pass runs
+        await asyncio.sleep(30)
+        assert log.times() == [0.0, 5.0 + fleet.GAP_SECONDS]
+        await fleet_.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.5, 1.0])
+def test_failures_back_off_up_to_a_limit_and_start_from_the_beginning(jitter: float) -> None:
+    async def scenario() -> None:
+        log = Log(does=outcomes(ValueError("broken")))
+        fleet_ = make(log, jitter=jitter)
+        fleet_.start()
+        fleet_.add("a")
+        await asyncio.sleep(1000)
+        gaps = [b - a for a, b in zip(log.times(), log.times()[1:], strict=False)]
+        share = 0.5 + jitter / 2
+        expected = [max(min(2.0**n, fleet.BACKOFF_LIMIT_SECONDS) * share, fleet.GAP_SECONDS) for n in range(len(gaps))]
+        assert gaps == pytest.approx(expected)
+        assert {trigger for _, _, trigger in log.starts[1:]} == {Trigger.RESYNC}
+        await fleet_.stop()
+
+    run(scenario())
+
+
+def test_success_forgets_failures() -> None:
+    async def scenario() -> None:
+        boom = ValueError("broken")
+        log = Log(does=outcomes(boom, boom, boom, Outcome(after=10), boom, Outcome()))
+        fleet_ = make(log, jitter=1.0)
+        fleet_.start()
+        fleet_.add("a")
+        await asyncio.sleep(100)
+        assert log.times() == [0, 1, 3, 7, 17, 18]
+        await fleet_.stop()
+
+    run(scenario())
+
+
+def test_a_wake_ends_a_backoff_but_not_the_time_the_server_asked_for() -> None:
+    async def scenario() -> None:
+        log = Log(does=outcomes(Throttled(30.0), Throttled(None), Outcome()))
+        fleet_ = make(log, jitter=1.0)
+        fleet_.start()
+        fleet_.add("a")
+        await asyncio.sleep(1)
+        fleet_.wake("a")
+        await asyncio.sleep(31)
+        assert log.times() == [0.0, 30.0]
+        fleet_.wake("a")  # in the backoff of 2 s of the second failure
+        await asyncio.sleep(0.1)
+        assert log.times() == [0.0, 30.0, 32.0]
+        await fleet_.stop()
+
+    run(scenario())
+
+
+def test_one_object_that_fails_or_hangs_delays_no_other() -> None:
+    async def scenario() -> None:
+        async def work(key: str) -> Outcome:
+            if key == "hangs":
+                await asyncio.sleep(1e9)
+            if key == "fails":
+                raise RuntimeError("broken")
+            if key == "cancels":
+                raise asyncio.CancelledError
+            return Outcome(after=10)
+
+        log = Log(does=work)
+        fleet_ = make(log)
+        fleet_.start()
+        for key in ("hangs", "fails", "cancels", "good"):
+            fleet_.add(key)
+        await asyncio.sleep(95)
+        assert log.times("good") == [10.0 * n for n in range(10)]
+        assert len(log.times("fails")) > 3
+        assert len(log.times("cancels")) > 3, "a cancellation inside a pass must not end its task"
+        await asyncio.sleep(fleet.PASS_LIMIT_SECONDS)
+        assert len(log.times("hangs")) == 2, "the limit ends a pass that hangs"
+        await fleet_.stop()
+
+    run(scenario())
+
+
+def test_gone_ends_the_task_and_a_new_object_of_the_name_starts_anew() -> None:
+    async def scenario() -> None:
+        log = Log(does=outcomes(Outcome(gone=True), Outcome()))
+        fleet_ = make(log)
+        fleet_.start()
+        fleet_.add("a")
+        await asyncio.sleep(10)
+        assert (len(fleet_), log.times()) == (0, [0.0])
+        fleet_.wake("a")
+        await asyncio.sleep(10)
+        assert log.times() == [0.0], "a wake of an unknown object is nobody's business"
+        fleet_.add("a")
+        await asyncio.sleep(10)
+        assert (len(fleet_), log.times()) == (1, [0.0, 20.0])
+        await fleet_.stop()
+
+    run(scenario())
+
+
+def test_stop_waits_for_what_cannot_be_called_back_and_start_looks_again() -> None:
+    async def scenario() -> None:
+        ended: list[float] = []
+
+        async def work(_: str) -> Outcome:
+            try:
+                await asyncio.sleep(5)
+            except asyncio.CancelledError:
+                await asyncio.sleep(3)  # a request on its way
+                ended.append(asyncio.get_running_loop().time())
+                raise
+            return Outcome()
+
+        log = Log(does=work)
+        fleet_ = make(log)
+        fleet_.add("a")
+        await asyncio.sleep(10)
+        assert log.starts == [], "idle, a fleet only remembers"
+        fleet_.start()
+        fleet_.start()
+        await asyncio.sleep(1)
+        await fleet_.stop()
+        assert ended == [14.0]
+        await asyncio.sleep(100)
+        fleet_.add("b")
+        assert log.times() == [10.0]
+        assert (len(fleet_), fleet_.overdue()) == (0, 0.0)
+        fleet_.start()
+        await asyncio.sleep(1)
+        assert log.starts[1:] == [("a", 114.0, Trigger.WAKE), ("b", 114.0, Trigger.WAKE)]
+        await fleet_.stop()
+
+    run(scenario())
+
+
+def test_no_more_passes_at_once_than_allowed() -> None:
+    async def scenario() -> None:
+        running, most = 0, 0
+
+        async def work(_: str) -> Outcome:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(1)
+            running -= 1
+            return Outcome()
+
+        log = Log(does=work)
+        fleet_ = make(log, concurrency=3)
+        for n in range(10):
+            fleet_.add(f"object-{n}")
+        fleet_.start()
+        await asyncio.sleep(3.5)
+        assert most == 3
+        assert len(log.starts) == 10
+        await fleet_.stop()
+
+    run(scenario())
+
+
+def test_overdue_tells_a_pass_that_does_not_end_and_nothing_else() -> None:
+    async def scenario() -> None:
+        async def work(key: str) -> Outcome:
+            await asyncio.sleep(60 if key == "slow" else 0)
+            return Outcome(after=10)
+
+        log = Log(does=work)
+        fleet_ = make(log)
+        fleet_.start()
+        fleet_.add("a")
+        for _ in range(50):
+            await asyncio.sleep(1.1)
+            assert fleet_.overdue() == 0.0
+        fleet_.add("slow")
+        await asyncio.sleep(40)
+        assert fleet_.overdue() == pytest.approx(40.0)
+        await asyncio.sleep(25)
+        assert fleet_.overdue() == 0.0
+        await fleet_.stop()
+
+    run(scenario())
