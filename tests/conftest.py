@@ -1,16 +1,21 @@
-"""Fixtures of a real Kubernetes: `control_plane`, `namespace`, `crds`. A failure names the folder of its logs."""
+"""Fixtures of a real Kubernetes: `control_plane` with `namespace` and `crds`, `node` with `node_namespace`.
+
+A test that fails names the folder of the cluster's logs.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.harness.binaries import ensure_built
 from tests.harness.controlplane import ControlPlane
+from tests.harness.kubectl import Kubectl
+from tests.harness.node import Node, unavailable
 from tests.harness.processes import wait_until
 
 CRDS = Path(__file__).resolve().parents[1] / "crds"
@@ -19,7 +24,7 @@ CRDS = Path(__file__).resolve().parents[1] / "crds"
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
     """The session's control plane: API server, etcd and controllers, but no scheduler and no node."""
-    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+    with _shown(pytestconfig):
         ensure_built()
     cluster = ControlPlane(tmp_path_factory.mktemp("control-plane"))
     cluster.start()
@@ -27,17 +32,31 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest
     cluster.stop()
 
 
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Node]:
+    """The session's node: real pods. Skips with the reason only where this machine cannot run one."""
+    reason = unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    with _shown(pytestconfig):
+        ensure_built(node=True)
+    started = Node(tmp_path_factory.mktemp("node"))
+    started.start()
+    yield started
+    started.stop()
+
+
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
     """A fresh namespace of this test, with its default service account; deleted after, not waited for."""
-    with _fresh_namespace(control_plane) as name:
+    with _fresh_namespace(control_plane.kubectl) as name:
         yield name
 
 
 @pytest.fixture(scope="module")
 def module_namespace(control_plane: ControlPlane) -> Iterator[str]:
     """As `namespace`, for all tests of a module."""
-    with _fresh_namespace(control_plane) as name:
+    with _fresh_namespace(control_plane.kubectl) as name:
         yield name
 
 
@@ -52,16 +71,31 @@ def crds(control_plane: ControlPlane) -> ControlPlane:
     return control_plane
 
 
+@pytest.fixture
+def node_namespace(node: Node) -> Iterator[str]:
+    """As `namespace`, on the node."""
+    with _fresh_namespace(node.kubectl) as name:
+        yield name
+
+
 @contextmanager
-def _fresh_namespace(cluster: ControlPlane) -> Iterator[str]:
+def _fresh_namespace(kubectl: Kubectl) -> Iterator[str]:
     name = f"test-{secrets.token_hex(4)}"
-    cluster.kubectl("create", "namespace", name)
+    kubectl("create", "namespace", name)
     try:
-        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        wait_until(lambda: cluster.get(account), f"the default service account of {name}", timeout_seconds=30)
+        account = ("--namespace", name, "get", "serviceaccount", "default")
+        wait_until(lambda: kubectl(*account), f"the default service account of {name}", timeout_seconds=30)
         yield name
     finally:
-        cluster.kubectl("delete", "namespace", name, "--wait=false")
+        kubectl("delete", "namespace", name, "--wait=false")
+
+
+def _shown(pytestconfig: pytest.Config) -> AbstractContextManager[None]:
+    """A first build takes minutes: its progress goes to the terminal."""
+    manager: AbstractContextManager[None] = pytestconfig.pluginmanager.getplugin(
+        "capturemanager"
+    ).global_and_fixture_disabled()
+    return manager
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,6 +103,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Show where the cluster's logs are, below the failure."""
     report = yield
     for cluster in getattr(item, "funcargs", {}).values():
-        if report.failed and isinstance(cluster, ControlPlane):
+        if report.failed and isinstance(cluster, ControlPlane | Node):
             report.sections.append(("cluster logs", f"{cluster.logs_dir}"))
     return report

@@ -7,9 +7,7 @@ import json
 import secrets
 import shutil
 import ssl
-import subprocess
 import urllib.request
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +16,11 @@ from kubernetes import client, config
 
 from hack.kubernetes.build import find
 from tests.harness.certs import Authority, key_pair
+from tests.harness.kubectl import Kubectl
 from tests.harness.ports import free_ports
 from tests.harness.processes import Daemon, wait_until
 
 START_TIMEOUT_SECONDS = 60.0
-KUBECTL_TIMEOUT_SECONDS = 60.0
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
@@ -40,15 +38,13 @@ class User:
 class ControlPlane:
     """A control plane below `folder`: start(), stop(); logs stay in `logs_dir`.
 
-    `address` and `service_network` are what a node needs to differ in; `prefix` goes before every command (nsenter).
+    A node's has another `address`, which its pods can reach.
     """
 
     folder: Path
     address: str = "127.0.0.1"
     service_network: str = "10.96.0.0/16"
     service_address: str = "10.96.0.1"
-    prefix: Sequence[str] = ()
-    apiserver_arguments: Sequence[str] = ()
     users: dict[str, User] = field(
         default_factory=lambda: {
             "admin": User("admin", "system:masters"),
@@ -140,7 +136,7 @@ class ControlPlane:
 
     def daemon(self, name: str, *arguments: str | Path, program: str | Path | None = None) -> Daemon:
         """Start one more program of this cluster; it is stopped with it."""
-        started = Daemon(name, [*self.prefix, program or find(name), *arguments], self.logs_dir)
+        started = Daemon(name, [program or find(name), *arguments], self.logs_dir)
         self.daemons.append(started)
         return started
 
@@ -152,19 +148,10 @@ class ControlPlane:
         with urllib.request.urlopen(request, timeout=5, context=context) as answer:
             return str(answer.read().decode())
 
-    def kubectl(
-        self,
-        *arguments: str | Path,
-        input: str | None = None,  # noqa: A002 as subprocess.run calls it
-        check: bool = True,
-    ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as administrator; AssertionError with its words where it fails, unless `check` is false."""
-        command = [*self.prefix, str(find("kubectl")), "--kubeconfig", str(self.kubeconfig), *map(str, arguments)]
-        done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=KUBECTL_TIMEOUT_SECONDS)
-        if check and done.returncode:
-            words = " ".join(map(str, arguments))
-            raise AssertionError(f"kubectl {words} failed with status {done.returncode}: {done.stderr.strip()}")
-        return done
+    @property
+    def kubectl(self) -> Kubectl:
+        """kubectl(*arguments, input=None, check=True), as administrator."""
+        return Kubectl(self.kubeconfig)
 
     def write_kubeconfig(self, user: str, *, token: str | None = None) -> Path:
         """`<user>.kubeconfig`: for one of `users`, or for anybody with the given token (a service account's)."""
@@ -183,6 +170,7 @@ class ControlPlane:
 
     def _apiserver(self, etcd_url: str) -> list[str | Path]:
         certificate, key = self.authority.serving("kube-apiserver", [self.address, self.service_address], SERVER_NAMES)
+        kubelet_certificate, kubelet_key = self.authority.client("kube-apiserver-kubelet", group="system:masters")
         return [
             *("--etcd-servers", etcd_url, "--bind-address", self.address, "--advertise-address", self.address),
             *("--secure-port", str(self.port), "--tls-cert-file", certificate, "--tls-private-key-file", key),
@@ -191,7 +179,8 @@ class ControlPlane:
             *("--service-account-signing-key-file", self.service_account_key),
             *("--service-cluster-ip-range", self.service_network, "--authorization-mode", "Node,RBAC"),
             *("--enable-admission-plugins", "NodeRestriction", "--allow-privileged"),
-            *self.apiserver_arguments,
+            *("--kubelet-client-certificate", kubelet_certificate, "--kubelet-client-key", kubelet_key),
+            *("--kubelet-preferred-address-types", "InternalIP"),
         ]
 
     def _controller_manager(self) -> list[str | Path]:

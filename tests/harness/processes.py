@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +19,16 @@ UNLESS_ORPHAN = 'test "$PPID" = "$1" || exit 1; shift; exec "$@"'
 class Daemon:
     """A running program. Its log is `<logs>/<name>.log`; the kernel kills it when the thread that started it ends."""
 
-    def __init__(self, name: str, command: Sequence[str | Path], logs: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        logs: Path,
+        *,
+        stdin: int = subprocess.DEVNULL,
+        folder: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.log = logs / f"{name}.log"
         with self.log.open("ab") as output:
@@ -36,7 +45,9 @@ class Daemon:
                     str(os.getpid()),
                     *map(str, command),
                 ],
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
+                cwd=folder,
+                env=None if env is None else {**os.environ, **env},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
