@@ -1,4 +1,4 @@
-"""The cgroup of the node's pods, on cgroup v1 (a folder a controller) and v2."""
+"""The cgroup of the node's pods, in every hierarchy of cgroup v1, v2 or both."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from pathlib import Path
 
 from tests.harness.processes import wait_until
 
-UNIFIED = Path("/sys/fs/cgroup")
-
 
 def roots() -> list[Path]:
-    """Where cgroup hierarchies with controllers, or v1's named ones, are mounted."""
-    if (UNIFIED / "cgroup.controllers").exists():
-        return [UNIFIED]
+    """Where cgroup hierarchies are mounted: one of v2, one a controller of v1."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
-    return [Path(fields[1]) for fields in mounts if fields[2] == "cgroup"]
+    return [Path(fields[1]) for fields in mounts if fields[2] in ("cgroup", "cgroup2")]
 
 
 def create(name: str) -> None:
@@ -25,9 +21,10 @@ def create(name: str) -> None:
     for root in roots():
         group = root / name
         group.mkdir(exist_ok=True)
-        if root == UNIFIED:
-            available = (root / "cgroup.controllers").read_text().split()
-            (root / "cgroup.subtree_control").write_text(" ".join(f"+{each}" for each in available))
+        controllers = root / "cgroup.controllers"
+        if controllers.exists():
+            enabled = " ".join(f"+{each}" for each in controllers.read_text().split())
+            (root / "cgroup.subtree_control").write_text(enabled)
         # A v1 cpuset starts without a CPU, and no process may join it then.
         for file in ("cpuset.cpus", "cpuset.mems"):
             if (root / file).exists():
