@@ -35,8 +35,6 @@ TOKEN_DIRECTORY = "/etc/paceline/token"  # noqa: S105 a path
 PLUGIN_DIRECTORY = "/opt/paceline/plugin"
 CACHE_DIRECTORY = "/var/cache/paceline"
 
-ENV_SERVING_UID = "PACELINE_SERVING_UID"
-
 
 def child(serving: str, suffix: str = "") -> str:
     """`<serving>` or `<serving>-<suffix>`: name of a child, at most 63 characters (CEL limits the serving's to 40)."""

@@ -199,14 +199,10 @@ def test_how_the_plugin_comes_decides_what_is_mounted(injection: str, has_init: 
     assert ("Secret" in kinds) == has_token
 
 
-def test_only_the_tokens_that_exist_are_mounted() -> None:
-    def items(tokens: Tokens) -> list[str]:
-        volumes = template_of(serving(), tokens)["spec"]["volumes"]
-        secret = next(volume for volume in volumes if volume["name"] == "paceline-token")["secret"]
-        return [item["path"] for item in secret["items"]]
-
-    assert items(TOKENS) == ["current", "previous"]
-    assert items(Tokens(key_version="1", current="c")) == ["current"]
+def test_the_end_of_a_key_rotation_restarts_nothing_and_another_key_does() -> None:
+    rotated = Tokens(key_version=TOKENS.key_version, current=TOKENS.current)
+    assert template_of(serving(), rotated) == template_of(serving())
+    assert template_of(serving(), Tokens(key_version="3", current="x")) != template_of(serving())
 
 
 def test_images_come_from_the_spec_or_else_from_the_installation() -> None:

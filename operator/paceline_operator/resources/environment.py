@@ -29,7 +29,6 @@ def build(serving: SpeculativeServing) -> list[dict[str, Any]]:
         values |= {
             naming.ENV_TOKEN_DIRECTORY: naming.TOKEN_DIRECTORY,
             naming.ENV_CONTROL_PORT: str(CONTROL_PORT),
-            naming.ENV_SERVING_UID: serving.metadata.uid,
         }
         if "VLLM_PLUGINS" in user:
             values["VLLM_PLUGINS"] = _with_plugin(user["VLLM_PLUGINS"])

@@ -118,14 +118,10 @@ def _volumes(serving: SpeculativeServing, tokens: Tokens) -> list[tuple[dict[str
 
 
 def _token_volume(serving: SpeculativeServing, tokens: Tokens) -> tuple[dict[str, Any], dict[str, Any]]:
-    files = [naming.TOKEN_FILE_CURRENT, *([naming.TOKEN_FILE_PREVIOUS] if tokens.previous is not None else [])]
-    content = {
-        "secretName": naming.child(serving.metadata.name, secret.suffix(tokens)),
-        "defaultMode": 0o440,
-        "items": [{"key": file, "path": file} for file in files],
-    }
-    mount = {"name": "paceline-token", "mountPath": naming.TOKEN_DIRECTORY, "readOnly": True}
-    return {"name": "paceline-token", "secret": content}, mount
+    """All keys of the Secret: the end of a key rotation drops `previous` there, and must restart nothing."""
+    name = naming.child(serving.metadata.name, secret.suffix(tokens))
+    volume = {"name": "paceline-token", "secret": {"secretName": name, "defaultMode": 0o440}}
+    return volume, {"name": "paceline-token", "mountPath": naming.TOKEN_DIRECTORY, "readOnly": True}
 
 
 def _probes(engine: Engine) -> dict[str, Any]:
