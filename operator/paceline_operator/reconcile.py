@@ -1,13 +1,9 @@
-"""One pass over one SpeculativeServing: gather, decide, act, one status write. The only orchestration there is.
-
-What a pass remembers for the next is a saving of work, never truth: a new process starts with nothing, sees the rest in
-the cluster and in the engines, and carries on.
-"""
+"""One pass over one SpeculativeServing: gather, decide, act, one status write. The only orchestration there is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from paceline_operator import act, events, naming, observe, verdicts
@@ -15,14 +11,16 @@ from paceline_operator.acceptance import accept
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import ServingStatus, SpeculativeServing
 from paceline_operator.clients.engine import EngineClient
-from paceline_operator.clients.keys import KeyFile
+from paceline_operator.clients.keys import KeyFile, KeyRing
 from paceline_operator.clients.kube import ForbiddenError, Kube, Object
 from paceline_operator.clock import Clock, rfc3339
 from paceline_operator.drift import digest
-from paceline_operator.plan import Applied, ChildKey, ChildPlan, Observation, Target, key_of, plan_children
+from paceline_operator.memory import Remembered
+from paceline_operator.plan import Observation, Target, key_of, plan_children
 from paceline_operator.resources import Defaults, render
-from paceline_operator.tuning import prior
-from paceline_operator.tuning.model import Engine, Memory
+from paceline_operator.retune import retune
+from paceline_operator.tuning import decide
+from paceline_operator.tuning.model import Engine, Settings
 from paceline_operator.verdicts import Verdict
 
 ServingKey = tuple[str, str]
@@ -41,32 +39,23 @@ class Hands:
     clock: Clock
 
 
-@dataclass
-class Remembered:
-    """What one object's task carries from pass to pass."""
-
-    uid: str = ""
-    generation: int = 0
-    """Of the spec whose children are all applied."""
-    applied: dict[ChildKey, Applied] = field(default_factory=dict)
-    token: str = ""
-    """Digest of the token Secret written last."""
-    refusals: set[str] = field(default_factory=set)
-    """UIDs of pods whose refusal of the token was answered with a new Secret: once each."""
-    missing: dict[str, str] = field(default_factory=dict)
-    """Pod UID -> event about a missing Secret that was answered."""
-    tuner: Memory = field(default_factory=Memory)
-    unsaved: ServingStatus | None = None
-    """Status that could not be written: the decisions in it must not be lost."""
-    recorder: events.Recorder = field(default_factory=events.Recorder)
-
-
 @dataclass(frozen=True)
 class Result:
     """When to look again: after `after` seconds (None: when something changes), or never."""
 
     after: float | None = None
     gone: bool = False
+
+
+@dataclass
+class Draft:
+    """What a pass found and did so far: it becomes status and events."""
+
+    raw: Object
+    previous: ServingStatus
+    fields: dict[str, Any]
+    verdicts: list[Verdict]
+    report: act.Report
 
 
 class ServingPass:
@@ -87,84 +76,83 @@ class ServingPass:
             return Result()  # children go by their owner references
         if meta["uid"] != self._memory.uid:
             self._memory = Remembered(uid=meta["uid"])
-        serving, accepted = accept(raw)
-        acting = serving is not None and not serving.spec.suspend
-        wanted, secret = self._render(serving) if serving and acting else ([], None)
         full = full or self._memory.generation != meta["generation"]
-        report = act.Report()
+        draft = Draft(raw, self._memory.unsaved or verdicts.status_of(raw), {}, [], act.Report())
+        serving, accepted = accept(raw)
+        after = None
         try:
-            look = await observe.surroundings(self._hands.kube, raw, list(map(key_of, wanted)) if full else None)
-        except ForbiddenError as error:  # waiting does not help, a role does: say so where people look
-            report.errors.append(error)
-            await self._conclude(raw, [accepted, verdicts.failed([str(error)])], {}, report)
-            raise
+            after = await self._work(draft, serving, accepted, full)
+        except ForbiddenError as error:  # waiting does not help, a role does: said where people look
+            draft.report.errors.append(error)
+            draft.verdicts = [accepted, verdicts.failed([str(error)])]
+        await self._conclude(draft)
+        if draft.report.errors:
+            raise draft.report.errors[0]
+        return Result(after=after)
+
+    async def _work(
+        self, draft: Draft, serving: SpeculativeServing | None, accepted: Verdict, full: bool
+    ) -> float | None:
+        """Children, token and table; the seconds to the next pass."""
+        hands, memory, raw = self._hands, self._memory, draft.raw
+        ring = hands.keys.ring()
+        suspended = serving is not None and serving.spec.suspend
+        settings = decide.settings_of(serving.spec) if serving and not suspended else None
+        wanted, secret = self._render(serving, settings, ring) if serving and settings else ([], None)
+        look = await observe.surroundings(hands.kube, raw, list(map(key_of, wanted)) if full else None)
         plan = None
+        if settings and look.children is not None:
+            plan = plan_children(wanted, look.children, raw, memory.applied)
+        if plan and plan.conflicts:
+            serving, settings, accepted = None, None, verdicts.conflict(plan.conflicts)
+        after = None
+        if serving and settings:
+            targets = observe.targets(raw, look.pods, ring)
+            tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, look.pods)
+            draft.fields |= tuned.fields
+            draft.verdicts += tuned.verdicts
+            after = tuned.after
+            if secret:
+                await self._write_token(secret, look, targets, tuned.engines, draft.report)
+            if plan:
+                await act.carry_out(hands.kube, self._namespace, plan, draft.report)
+                memory.applied |= draft.report.applied
+                after = SOON_SECONDS if plan.waits else after
+        else:
+            draft.verdicts += verdicts.untuned(Reason.SUSPENDED if suspended else Reason.NOT_ACCEPTED)
         if look.children is not None:
-            plan = plan_children(wanted, look.children, raw, self._memory.applied)
-            if plan.conflicts:
-                serving, accepted, acting = None, verdicts.conflict(plan.conflicts), False
-        fields: dict[str, Any] = {
+            again = draft.report.errors or (plan and (plan.waits or plan.conflicts))
+            memory.generation = 0 if again else raw["metadata"]["generation"]
+        draft.verdicts += self._workload(raw, serving, accepted, look, draft.report)
+        draft.fields |= {
             "replicas": len(look.pods),
             "ready_replicas": sum(map(verdicts.is_ready, look.pods)),
             "selector": ",".join(f"{key}={value}" for key, value in naming.selector(self._name).items()),
         }
-        after: float | None = None
-        if serving and acting:
-            after = await self._act(raw, serving, secret, look, plan, report)
-        elif plan:
-            self._memory.generation = meta["generation"]
-        found = [accepted, *self._workload(raw, serving, accepted, look, report)]
-        await self._conclude(raw, found, fields, report)
-        if report.errors:
-            raise report.errors[0]
-        return Result(after=after)
+        return after
+
+    def _render(
+        self, serving: SpeculativeServing, settings: Settings, ring: KeyRing
+    ) -> tuple[list[Object], Object | None]:
+        """Children, and apart from them the token Secret, which has a rule of its own."""
+        tokens = ring.tokens(serving.metadata.uid)
+        manifests = render(serving, settings.boot_table, self._hands.defaults, tokens)
+        secret = next((manifest for manifest in manifests if manifest["kind"] == "Secret"), None)
+        return [manifest for manifest in manifests if manifest is not secret], secret
 
     def _workload(
         self, raw: Object, serving: SpeculativeServing | None, accepted: Verdict, look: Observation, report: act.Report
     ) -> list[Verdict]:
-        spec = serving.spec if serving else None
-        replicas = verdicts.replicas_of(raw)
+        spec, replicas = serving.spec if serving else None, verdicts.replicas_of(raw)
         available = verdicts.available(replicas, spec.rollout.max_unavailable if spec else 1, look.pods)
-        found = [available, verdicts.ready(accepted, available), verdicts.suspended(bool(spec and spec.suspend))]
+        found = [accepted, available, verdicts.ready(accepted, available)]
+        found.append(verdicts.suspended(bool(spec and spec.suspend)))
         if report.errors:
             found.append(verdicts.failed([str(error) for error in report.errors]))
         elif look.children is not None:
             deployment = look.children.get(("Deployment", naming.child(self._name)))
             found.append(verdicts.progressing(replicas, deployment))
-        if spec is None or spec.suspend:
-            found += verdicts.untuned(Reason.SUSPENDED if spec else Reason.NOT_ACCEPTED)
         return found
-
-    async def _act(
-        self,
-        raw: Object,
-        serving: SpeculativeServing,
-        secret: Object | None,
-        look: Observation,
-        plan: ChildPlan | None,
-        report: act.Report,
-    ) -> float | None:
-        """Children, token and table; the seconds to the next pass."""
-        hands, memory = self._hands, self._memory
-        targets = observe.targets(raw, look.pods, hands.keys.ring())
-        engines = await observe.engines(hands.engines, targets, look.pods, memory.tuner)
-        if secret:
-            await self._write_token(secret, look, targets, engines, report)
-        if plan:
-            await act.carry_out(hands.kube, self._namespace, plan, report)
-            memory.applied |= report.applied
-            memory.generation = 0 if plan.waits or report.errors else raw["metadata"]["generation"]
-        if plan and plan.waits:
-            return SOON_SECONDS
-        return serving.spec.tuning.interval_seconds if targets else None
-
-    def _render(self, serving: SpeculativeServing) -> tuple[list[Object], Object | None]:
-        """Children, and apart from them the token Secret, which has a rule of its own."""
-        table = prior.boot_table(prior.ladder_of(serving.spec), serving.spec.engine.max_num_seqs)
-        tokens = self._hands.keys.ring().tokens(serving.metadata.uid)
-        manifests = render(serving, table, self._hands.defaults, tokens)
-        secret = next((manifest for manifest in manifests if manifest["kind"] == "Secret"), None)
-        return [manifest for manifest in manifests if manifest is not secret], secret
 
     async def _write_token(
         self,
@@ -178,7 +166,8 @@ class ServingPass:
         memory = self._memory
         refusing = {engine.name for engine in engines if engine.failure is Reason.TOKEN_REFUSED}
         refused = {target.uid: target.pod for target in targets if target.pod in refusing}
-        memory.refusals &= refused.keys()
+        if engines:
+            memory.refusals &= refused.keys()
         news = {uid: pod for uid, pod in refused.items() if uid not in memory.refusals}
         missing = look.missing_secrets
         if memory.token == digest(secret) and not news and missing.items() <= memory.missing.items():
@@ -187,20 +176,19 @@ class ServingPass:
             memory.token, memory.missing = digest(secret), dict(missing)
             memory.refusals |= news.keys()
 
-    async def _conclude(
-        self, raw: Object, found: Sequence[Verdict], fields: dict[str, Any], report: act.Report
-    ) -> None:
+    async def _conclude(self, draft: Draft) -> None:
         """The one status write, then the events. Status that cannot be written is kept for the next pass."""
-        memory, now = self._memory, self._hands.clock.now()
-        generation = raw["metadata"]["generation"]
-        previous = memory.unsaved or verdicts.status_of(raw)
-        if not report.errors:
-            fields = {**fields, "observed_generation": generation}
-        fields["conditions"] = verdicts.merge(previous.conditions, found, generation, rfc3339(now))
-        status = previous.model_copy(update=fields)
+        memory, now = self._memory, rfc3339(self._hands.clock.now())
+        generation = draft.raw["metadata"]["generation"]
+        conditions = verdicts.merge(draft.previous.conditions, draft.verdicts, generation, now)
+        if not draft.report.errors:
+            draft.fields["observed_generation"] = generation
+        status = draft.previous.model_copy(update={**draft.fields, "conditions": conditions})
         memory.unsaved = status
-        await act.write_status(self._hands.kube, raw, status.model_dump(mode="json", by_alias=True, exclude_none=True))
+        await act.write_status(
+            self._hands.kube, draft.raw, status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        )
         memory.unsaved = None
-        news = [*report.events, *events.of_change(previous, status)]
+        news = [*draft.report.events, *events.of_change(draft.previous, status)]
         fresh = memory.recorder.fresh(news, self._hands.clock.monotonic())
-        await act.post(self._hands.kube, raw, fresh, rfc3339(now))
+        await act.post(self._hands.kube, draft.raw, fresh, now)

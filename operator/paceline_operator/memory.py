@@ -1,0 +1,36 @@
+"""What one object's task carries from pass to pass: a saving of work, never truth.
+
+A new process starts with none of it, sees the rest in the cluster and in the engines, and carries on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paceline_operator.api.serving import ServingStatus
+from paceline_operator.events import Recorder
+from paceline_operator.plan import Applied, ChildKey
+from paceline_operator.tuning.model import Memory
+
+
+@dataclass
+class Remembered:
+    """Of one object, by UID: another object of the same name starts with a new one."""
+
+    uid: str = ""
+    generation: int = 0
+    """Of the spec whose children are all applied."""
+    applied: dict[ChildKey, Applied] = field(default_factory=dict)
+    token: str = ""
+    """Digest of the token Secret written last."""
+    refusals: set[str] = field(default_factory=set)
+    """UIDs of pods whose refusal of the token was answered with a new Secret: once each."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """Pod UID -> event about a missing Secret that was answered."""
+    tuner: Memory = field(default_factory=Memory)
+    tuned: object = None
+    """What the tuner was asked about last: settings and engines."""
+    tuned_at: float = 0.0
+    unsaved: ServingStatus | None = None
+    """Status that could not be written: the decisions in it must not be lost."""
+    recorder: Recorder = field(default_factory=Recorder)

@@ -1,0 +1,82 @@
+"""The tuning part of a pass: read the engines, decide, push what changed, and say so. No Kubernetes in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline_operator import act, metrics, observe
+from paceline_operator.api.serving import ServingStatus
+from paceline_operator.clients.engine import EngineClient
+from paceline_operator.clock import Clock, rfc3339
+from paceline_operator.memory import Remembered
+from paceline_operator.plan import Object, Target
+from paceline_operator.tuning import decide, explain
+from paceline_operator.tuning.model import Engine, Settings, Step
+from paceline_operator.verdicts import Verdict, is_ready
+
+EARLY_SHARE = 0.1
+"""A pass that comes this share of the interval too early, for whatever reason it came, is the one that was due."""
+
+
+@dataclass(frozen=True)
+class Retuned:
+    """What is to be told, and the seconds to the next time (None: no engine is there)."""
+
+    after: float | None
+    engines: Sequence[Engine] = ()
+    """What they answered; empty where they were not asked."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    verdicts: Sequence[Verdict] = ()
+
+
+async def retune(
+    client: EngineClient,
+    clock: Clock,
+    memory: Remembered,
+    settings: Settings,
+    previous: ServingStatus,
+    targets: Sequence[Target],
+    pods: Sequence[Object],
+) -> Retuned:
+    """One pass of the tuner over `targets`; before its interval is over only where settings or pods changed.
+
+    The tuner counts its passes (a move needs two windows): a burst of events must not become one of decisions.
+    """
+    now = clock.monotonic()
+    ready = tuple(pod["metadata"]["name"] for pod in pods if is_ready(pod))
+    asked = (settings, tuple(targets), ready)
+    left = memory.tuned_at + settings.interval_seconds - now
+    if asked == memory.tuned and left > settings.interval_seconds * EARLY_SHARE:
+        return Retuned(after=left if targets else None)
+    memory.tuned, memory.tuned_at = asked, now
+    engines = await observe.engines(client, targets, pods, memory.tuner)
+    step = decide.step(settings, memory.tuner, engines, known_generation=previous.policy_generation, now=now)
+    memory.tuner = step.memory
+    if step.policy and step.push_to:
+        to = [target for target in targets if target.pod in step.push_to]
+        refusals = await act.push(client, step.policy, to)
+        step = _acknowledged(step, [pod for pod, refusal in refusals.items() if not refusal])
+    for decision in step.decisions:
+        metrics.DECISIONS.labels(decision.reason).inc()
+    if step.holding:
+        metrics.HOLDS.labels(step.metrics_reason).inc()
+    told = explain.status_fields(step, previous, rfc3339(clock.now()))
+    return Retuned(
+        after=settings.interval_seconds if targets else None,
+        engines=engines,
+        fields={name: value for name, value in told.items() if name != "conditions"},
+        verdicts=[Verdict(*verdict) for verdict in told["conditions"]],
+    )
+
+
+def _acknowledged(step: Step, pods: Sequence[str]) -> Step:
+    """`step`, knowing already what the next reading of `pods` would tell."""
+    return dataclasses.replace(
+        step,
+        acknowledged=tuple(sorted({*step.acknowledged, *pods})),
+        generations={**step.generations, **dict.fromkeys(pods, step.generation)},
+        k_by_engine={pod: k for pod, k in step.k_by_engine.items() if pod not in pods},
+    )
