@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given as given_any
+from hypothesis import strategies as st
 
 from paceline_operator import naming, resources
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.resources import pod
+from paceline_operator.resources import argv, pod
 from paceline_operator.resources.inputs import Tokens
+from paceline_operator.resources.substitution import expand
 from tests.servings import DEFAULTS, TOKENS, serving, table_of
 
 
@@ -64,6 +67,15 @@ def test_what_the_engine_boots_with_changes_the_template(spec: dict[str, Any]) -
 def test_replicas_and_rollout_are_not_in_the_template() -> None:
     given = serving(replicas=7, rollout={"maxSurge": 2, "maxUnavailable": 0})
     assert template_of(given) == template_of(serving())
+
+
+@given_any(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20) | st.just("$(HOME)"), max_size=4))
+def test_the_kubelet_hands_the_container_exactly_our_argv(extra: list[str]) -> None:
+    """And no shell stands between: the executable is vLLM itself."""
+    given = serving(engine={"extraArgs": extra}, model={"servedName": "$(HOME) $$ 'x'"})
+    container = engine_of(given)
+    received = [expand(element, environment_of(given)) for element in container["args"]]
+    assert [*container["command"], *received] == argv.build(given, table_of(given))
 
 
 def test_dollars_of_the_user_are_not_the_kubelets() -> None:
