@@ -116,12 +116,6 @@ def test_eager_engines_capture_nothing() -> None:
     assert "--compilation-config" not in command(serving(engine={"enforceEager": True}))
 
 
-def test_host_and_port_can_be_another_machines() -> None:
-    given = serving()
-    line = argv.build(given, table_of(given), host="127.0.0.1", port=18000)
-    assert (value_of(line, "--host"), value_of(line, "--port")) == ("127.0.0.1", "18000")
-
-
 @pytest.mark.parametrize(
     "spec",
     [

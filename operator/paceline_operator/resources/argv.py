@@ -21,13 +21,7 @@ from paceline_operator.resources.capture import capture_sizes
 from paceline_operator.resources.source import resolve
 
 
-def build(
-    serving: SpeculativeServing,
-    boot_table: Sequence[int],
-    *,
-    host: str = "0.0.0.0",  # noqa: S104 the pod's own network namespace
-    port: int = naming.SERVING_PORT,
-) -> list[str]:
+def build(serving: SpeculativeServing, boot_table: Sequence[int]) -> list[str]:
     """argv of one engine. `boot_table[n]` is the k for n requests, n in 0..max_num_seqs (entry 0 is not looked at)."""
     spec = serving.spec
     weights = resolve(spec.model.source, "model")
@@ -37,8 +31,8 @@ def build(
         weights.argument,
         *_option("--served-model-name", spec.model.served_name or serving.metadata.name),
         *_option("--revision", spec.model.revision),
-        *_option("--host", host),
-        *_option("--port", port),
+        *_option("--host", "0.0.0.0"),  # noqa: S104 the pod's own network namespace
+        *_option("--port", naming.SERVING_PORT),
         *_engine(spec.engine),
         *_option("--shutdown-timeout", spec.engine.shutdown_timeout_seconds),
         *_json_option("--speculative-config", speculative_config(serving, boot_table)),
