@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from paceline_engine.protocol import CONTROL_PORT
 from paceline_operator import naming
@@ -47,3 +48,10 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     links = re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", prose)
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_readme_shows_the_smallest_example_as_it_is() -> None:
+    shown = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert [yaml.safe_load(text) for text in shown] == [
+        yaml.safe_load((ROOT / "examples" / "minimal.yaml").read_text())
+    ]
