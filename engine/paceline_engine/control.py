@@ -74,11 +74,21 @@ class TokenFiles:
 class ControlServer:
     """Serves `backend` to whoever shows one of `tokens()`. Start it, read `port`, close it."""
 
-    def __init__(self, backend: Backend, tokens: Callable[[], tuple[bytes, ...]], host: str, port: int) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        tokens: Callable[[], tuple[bytes, ...]],
+        host: str,
+        port: int,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
         """`port` 0 takes a free one. Nothing is opened yet."""
         self._backend = backend
         self._tokens = tokens
         self._address = (host, port)
+        self._patience = (idle_seconds, deadline_seconds)
         self._server: _Server | None = None
 
     @property
@@ -90,7 +100,7 @@ class ControlServer:
         """Listen. Raises OSError where the address cannot be had, TokenMissing where there is no token."""
         if not self._tokens():
             raise TokenMissing
-        self._server = _Server(self._address, self._backend, self._tokens)
+        self._server = _Server(self._address, self._backend, self._tokens, *self._patience)
         threading.Thread(
             target=self._server.serve_forever, args=(HOUSEKEEPING_SECONDS,), name="paceline-control", daemon=True
         ).start()
@@ -109,9 +119,18 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     block_on_close = False
     request_queue_size = 16
 
-    def __init__(self, address: tuple[str, int], backend: Backend, tokens: Callable[[], tuple[bytes, ...]]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        backend: Backend,
+        tokens: Callable[[], tuple[bytes, ...]],
+        idle_seconds: float,
+        deadline_seconds: float,
+    ) -> None:
         self.backend = backend
         self.tokens = tokens
+        self.idle_seconds = idle_seconds
+        self._deadline_seconds = deadline_seconds
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._lock = threading.Lock()
         self._open: dict[socket.socket, float] = {}
@@ -119,10 +138,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        request.settimeout(self.idle_seconds)
         with self._lock:
             full = len(self._open) >= MAX_CONNECTIONS
             if not full:
-                self._open[request] = time.monotonic() + DEADLINE_SECONDS
+                self._open[request] = time.monotonic() + self._deadline_seconds
         if not full:
             super().process_request(request, client_address)
             return
@@ -155,7 +175,6 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
-    timeout = IDLE_SECONDS
     server_version = "paceline"
     sys_version = ""
 
@@ -215,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body = self.rfile.read(int(length))
         except TimeoutError:
-            raise Refusal(408, "TimedOut", f"the body did not come within {IDLE_SECONDS:.0f} s") from None
+            raise Refusal(408, "TimedOut", f"nothing of the body came for {self.server.idle_seconds:g} s") from None
         if len(body) < int(length):
             raise Refusal(400, "Malformed", f"the body ended after {len(body)} of {length} bytes")
         return body

@@ -96,6 +96,11 @@ class LivePolicy:
         self.k_in_force = k
         return k, phase
 
+    def observe(self, k: int) -> None:
+        """Count a step whose k the engine chose by itself."""
+        self.k_in_force = k
+        self.steps_by_k[min(k, self.max_k)] += 1
+
     def _adopt(self, plan: Plan) -> None:
         """A push takes effect at once: dwell is for changes of load. A burst ends unless the new plan probes alike."""
         if plan.probe != self._taken.probe:

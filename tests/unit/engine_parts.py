@@ -1,0 +1,63 @@
+"""The engine plugin without an engine: what its tests, and those of the operator, put a control port on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from paceline_engine.backend import Backend
+from paceline_engine.control import ControlServer
+from paceline_engine.policy import LivePolicy
+from paceline_engine.protocol import Capabilities, Feature, Gauges
+from paceline_engine.samples import History, Recorder
+
+TOKEN = "0123456789abcdef"
+MAX_K = 5
+MAX_NUM_SEQS = 4
+BOOT = (5, 5, 3, 1, 0)
+
+
+class Parts:
+    """A policy, a recorder and the backend that shows them, as one engine process has them."""
+
+    def __init__(self, *, live_k: bool = True, clock: Callable[[], float] = lambda: 0.0) -> None:
+        self.policy = LivePolicy(BOOT, MAX_K)
+        self.recorder = Recorder()
+        self.history = History(self.recorder, "boot")
+        self.backend = Backend(
+            capabilities=Capabilities(
+                live_k=Feature(supported=live_k, reason="" if live_k else "no schedule"),
+                adaptive_verification=Feature(supported=False, reason="V1"),
+                max_k=MAX_K,
+                ladder=(5, 3, 1, 0),
+                max_num_seqs=MAX_NUM_SEQS,
+                method="ngram",
+                runner="V1",
+            ),
+            policy=self.policy,
+            history=self.history,
+            gauges=self.gauges,
+            boot_id="boot",
+            engine_version="0.32.0",
+            clock=clock,
+        )
+
+    def gauges(self) -> Gauges:
+        return Gauges(
+            running=1,
+            waiting=0,
+            kv_cache_usage=0.5,
+            prompt_tokens=self.recorder.prompt_tokens,
+            generation_tokens=self.recorder.generation_tokens,
+        )
+
+
+@contextmanager
+def serving(parts: Parts, tokens: tuple[bytes, ...] = (TOKEN.encode(),), **patience: float) -> Iterator[ControlServer]:
+    """A control server on a free port of the loopback interface, closed at the end."""
+    server = ControlServer(parts.backend, lambda: tokens, "127.0.0.1", 0, **patience)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()

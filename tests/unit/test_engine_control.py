@@ -1,0 +1,301 @@
+"""The control port over real sockets: who may ask, what is too much, and that no request takes the server down."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline_engine.control import MAX_CONNECTIONS, ControlServer, TokenFiles, TokenMissing
+from paceline_engine.protocol import MAX_BODY_BYTES, PolicyAck, ProtocolError, Samples, State
+from tests.unit.engine_parts import BOOT, TOKEN, Parts, serving
+
+POLICY = json.dumps({"generation": 1, "table": [0, 5, 3, 1, 1]})
+AUTH = f"Authorization: Bearer {TOKEN}\r\n"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Parts, ControlServer]]:
+    parts = Parts()
+    with serving(parts) as server:
+        yield parts, server
+
+
+def exchange(port: int, sent: bytes, *, finish: bool = True) -> bytes:
+    """Everything the server says to these bytes until it closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        try:
+            connection.sendall(sent)
+            if finish:
+                connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it has answered and closed already
+        said = b""
+        try:
+            while chunk := connection.recv(65536):
+                said += chunk
+        except ConnectionResetError:
+            pass
+        return said
+
+
+def ask(
+    port: int, line: str, headers: str = AUTH, body: bytes = b"", *, length: str | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Status and JSON body of one well-formed exchange."""
+    counted = f"Content-Length: {len(body) if length is None else length}\r\n" if body or length is not None else ""
+    said = exchange(
+        port, f"{line} HTTP/1.1\r\nHost: x\r\n{headers}{counted}\r\n".encode("latin-1") + body, finish=False
+    )
+    head, _, document = said.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(document)
+
+
+def test_the_three_requests(shared: tuple[Parts, ControlServer]) -> None:
+    with serving(Parts()) as server:
+        status, answer = ask(server.port, "GET /state")
+        assert (status, State.model_validate(answer).table) == (200, BOOT)
+        status, answer = ask(server.port, "PUT /policy", body=POLICY.encode())
+        assert (status, PolicyAck.model_validate(answer).generation) == (200, 1)
+        status, answer = ask(server.port, "GET /samples")
+        samples = Samples.model_validate(answer)
+        assert (status, samples.reset) == (200, True)
+        status, answer = ask(server.port, f"GET /samples?cursor={samples.cursor}&x=1")
+        assert (status, answer["reset"]) == (200, False)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "",
+        "Authorization: Bearer\r\n",
+        "Authorization: Bearer \r\n",
+        "Authorization: Bearer wrong\r\n",
+        f"Authorization: Bearer {TOKEN}x\r\n",
+        f"Authorization: Bearer {TOKEN[:-1]}\r\n",
+        f"Authorization: Basic {TOKEN}\r\n",
+        f"Authorization: {TOKEN}\r\n",
+        "Authorization: Bearer \xe9\xff\r\n",
+    ],
+)
+@pytest.mark.parametrize("line", ["GET /state", "GET /samples", "PUT /policy", "GET /nothing"])
+def test_without_the_token_nothing_is_told_and_nothing_changes(
+    shared: tuple[Parts, ControlServer], headers: str, line: str
+) -> None:
+    parts, server = shared
+    before = parts.policy.plan
+    status, answer = ask(server.port, line, headers, POLICY.encode() if line.startswith("PUT") else b"")
+    assert (status, ProtocolError.model_validate(answer).reason) == (401, "Unauthorized")
+    assert TOKEN not in answer["message"]
+    assert parts.policy.plan is before
+
+
+def test_an_empty_token_file_lets_nobody_in(tmp_path: Path) -> None:
+    (tmp_path / "current").write_text(f"{TOKEN}\n")
+    (tmp_path / "previous").write_text("\n")
+    assert TokenFiles(tmp_path)() == (TOKEN.encode(),)
+
+
+def test_tokens_rotate_without_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "current").write_text("one")
+    server = ControlServer(Parts().backend, TokenFiles(tmp_path), "127.0.0.1", 0)
+    server.start()
+    try:
+
+        def status(token: str) -> int:
+            return ask(server.port, "GET /state", f"Authorization: Bearer {token}\r\n")[0]
+
+        assert (status("one"), status("two")) == (200, 401)
+        (tmp_path / "previous").write_text("one")
+        (tmp_path / "current").write_text("two")
+        assert (status("one"), status("two")) == (200, 200)
+        (tmp_path / "previous").unlink()
+        assert (status("one"), status("two")) == (401, 200)
+        (tmp_path / "current").unlink()
+        assert (status(""), status("two")) == (401, 401)
+    finally:
+        server.close()
+
+
+def test_without_a_token_the_port_is_never_opened(tmp_path: Path) -> None:
+    server = ControlServer(Parts().backend, TokenFiles(tmp_path), "127.0.0.1", 0)
+    with pytest.raises(TokenMissing):
+        server.start()
+    assert server.port == 0
+    server.close()
+
+
+def test_a_port_in_use_is_an_error_at_start(shared: tuple[Parts, ControlServer]) -> None:
+    second = ControlServer(Parts().backend, lambda: (b"t",), "127.0.0.1", shared[1].port)
+    with pytest.raises(OSError, match="in use"):
+        second.start()
+
+
+@pytest.mark.parametrize("line", ["GET /", "GET /policy", "PUT /state", "POST /policy", "DELETE /state", "OPTIONS *"])
+def test_anything_else_is_not_here(shared: tuple[Parts, ControlServer], line: str) -> None:
+    status, answer = ask(shared[1].port, line, body=b"{}")
+    assert (status, answer["reason"]) == (404, "NotFound")
+    assert "GET /state, PUT /policy, GET /samples" in answer["message"]
+
+
+def test_an_oversized_body_is_refused_by_its_announcement_alone(shared: tuple[Parts, ControlServer]) -> None:
+    for length in (str(MAX_BODY_BYTES + 1), "9" * 400):
+        status, answer = ask(shared[1].port, "PUT /policy", body=b"{", length=length)
+        assert (status, answer["reason"]) == (413, "TooLarge")
+        assert str(MAX_BODY_BYTES) in answer["message"]
+
+
+def test_a_peer_that_sends_an_oversized_body_all_the_same_reads_the_refusal(
+    shared: tuple[Parts, ControlServer],
+) -> None:
+    status, answer = ask(shared[1].port, "PUT /policy", body=b" " * (2 * MAX_BODY_BYTES))
+    assert (status, answer["reason"]) == (413, "TooLarge")
+
+
+@pytest.mark.parametrize(
+    ("length", "status", "reason"),
+    [(None, 411, "LengthRequired"), ("-1", 400, "Malformed"), ("1e3", 400, "Malformed"), ("\xb2", 400, "Malformed")],
+)
+def test_a_body_without_a_length_is_refused(
+    shared: tuple[Parts, ControlServer], length: str | None, status: int, reason: str
+) -> None:
+    got, answer = ask(shared[1].port, "PUT /policy", length=length)
+    assert (got, answer["reason"]) == (status, reason)
+
+
+def test_a_chunked_body_is_refused(shared: tuple[Parts, ControlServer]) -> None:
+    status, _ = ask(shared[1].port, "PUT /policy", AUTH + "Transfer-Encoding: chunked\r\n", b"0\r\n\r\n")
+    assert status == 411
+
+
+def test_a_body_that_ends_early_is_refused(shared: tuple[Parts, ControlServer]) -> None:
+    parts, server = shared
+    before = parts.policy.plan
+    said = exchange(server.port, f"PUT /policy HTTP/1.1\r\n{AUTH}Content-Length: 500\r\n\r\n{POLICY}".encode())
+    assert b" 400 " in said.split(b"\r\n")[0]
+    assert b"ended after" in said
+    assert parts.policy.plan is before
+
+
+def test_a_peer_that_stops_sending_is_left_in_time() -> None:
+    parts = Parts()
+    with serving(parts, idle_seconds=0.05) as server:
+        late = f"PUT /policy HTTP/1.1\r\n{AUTH}Content-Length: 500\r\n\r\n{{".encode()
+        assert b" 408 " in exchange(server.port, late, finish=False).split(b"\r\n")[0]
+        assert exchange(server.port, b"GET /sta", finish=False) == b""
+        assert exchange(server.port, b"", finish=False) == b""
+    assert parts.policy.plan.generation == 0
+
+
+def test_a_peer_that_drips_does_not_hold_a_thread_beyond_the_deadline() -> None:
+    with (
+        serving(Parts(), deadline_seconds=0.1) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as drip,
+    ):
+        drip.settimeout(0.01)
+        closed = False
+        while not closed:
+            try:
+                drip.sendall(b"G")
+                closed = drip.recv(10) == b""
+            except TimeoutError:
+                continue
+            except OSError:
+                closed = True
+        assert ask(server.port, "GET /state")[0] == 200
+
+
+def test_connections_are_bounded_and_one_too_many_is_told_to_come_again() -> None:
+    with serving(Parts()) as server:
+        address = ("127.0.0.1", server.port)
+        held = [socket.create_connection(address, timeout=10) for _ in range(MAX_CONNECTIONS)]
+        said = exchange(server.port, b"", finish=False)
+        assert b" 503 " in said.split(b"\r\n")[0]
+        assert json.loads(said.partition(b"\r\n\r\n")[2])["reason"] == "NotReady"
+        for connection in held:
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(10) == b""
+            connection.close()
+        assert ask(server.port, "GET /state")[0] == 200
+
+
+@given(
+    st.binary(max_size=300)
+    | st.builds(
+        lambda line, headers, body: f"{line} HTTP/1.1\r\n{AUTH}{headers}\r\n".encode("latin-1", "replace") + body,
+        st.sampled_from(
+            ["GET /state?a=b#c", "GET //[", "PUT /policy?x", "GET /samples?cursor=%ff&cursor=2", "GET http://["]
+        )
+        | st.text(max_size=30),
+        st.sampled_from(
+            ["", "Content-Length: 5\r\n", "Content-Length: 5\r\nContent-Length: 7\r\n", "Expect: 100-continue\r\n"]
+        )
+        | st.text(max_size=30),
+        st.binary(max_size=20),
+    )
+)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_no_bytes_take_the_server_down_or_change_the_table(shared: tuple[Parts, ControlServer], sent: bytes) -> None:
+    parts, server = shared
+    before = parts.policy.plan
+    said = exchange(server.port, sent)
+    if said.startswith(b"HTTP/"):
+        assert b" 500 " not in said.split(b"\r\n")[0]
+    assert parts.policy.plan is before
+    assert ask(server.port, "GET /state")[0] == 200
+
+
+def test_a_bug_of_ours_is_an_answer_and_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    parts = Parts()
+
+    def broken() -> State:
+        raise RuntimeError("secret detail")
+
+    parts.backend.state = broken  # type: ignore[method-assign]
+    with serving(parts) as server:
+        status, answer = ask(server.port, "GET /state")
+        assert (status, answer["reason"]) == (500, "Internal")
+        assert "secret detail" not in answer["message"]
+        assert ask(server.port, "GET /samples")[0] == 200
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_many_at_once_are_all_answered() -> None:
+    with serving(Parts()) as server:
+        answers: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(ask(server.port, "GET /state")[0]))
+            for _ in range(MAX_CONNECTIONS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert answers == [200] * MAX_CONNECTIONS
+
+
+def test_a_closed_server_listens_no_more() -> None:
+    parts = Parts()
+    with serving(parts) as server:
+        port = server.port
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=1)
+
+
+def test_the_loopback_of_the_newer_protocol_works_too() -> None:
+    server = ControlServer(Parts().backend, lambda: (b"t",), "::1", 0)
+    try:
+        server.start()
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6 loopback: {error}")
+    with socket.create_connection(("::1", server.port), timeout=5) as connection:
+        connection.sendall(b"GET /state HTTP/1.1\r\nAuthorization: Bearer t\r\n\r\n")
+        assert b" 200 " in connection.recv(100).split(b"\r\n")[0]
+    server.close()

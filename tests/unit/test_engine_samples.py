@@ -1,0 +1,211 @@
+"""Samples: every step is handed to every reader once, however rarely it reads, and memory stays bounded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline_engine.policy import Phase
+from paceline_engine.protocol import HISTOGRAM_BASE, Gauges, Samples
+from paceline_engine.samples import IDLE_WINDOW_SECONDS, RING_WINDOWS, WINDOW_SECONDS, History, Recorder, Step
+from paceline_engine.windows import AcceptanceSum, CostSum, Window
+
+GAUGES = Gauges(running=0, waiting=0, kv_cache_usage=0, prompt_tokens=0, generation_tokens=0)
+
+
+def step(
+    *, sampling: int = 1, k: int = 3, phase: Phase = Phase.TABLE, excluded: str = "", seconds: float = 0.01
+) -> Step:
+    return Step(
+        output=None,
+        started=0.0,
+        overlapped=False,
+        sampling=sampling,
+        decoding=sampling,
+        k=k,
+        phase=phase,
+        k_before=k,
+        verified=k,
+        context=100.0,
+        excluded=excluded,
+        seconds=seconds,
+    )
+
+
+def steps_in(samples: Samples) -> int:
+    assert sum(samples.excluded_steps.values()) + sum(cell.steps for cell in samples.cells) == sum(
+        samples.steps_by_k.values()
+    ) + sum(samples.probe_steps_by_k.values())
+    return sum(samples.steps_by_k.values()) + sum(samples.probe_steps_by_k.values())
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("step"), st.sampled_from(["", "mixed", "settling"]), st.floats(0.001, 3.0)),
+        st.tuples(st.just("read"), st.integers(0, 2), st.none()),
+        st.tuples(st.just("housekeep"), st.none(), st.none()),
+    ),
+    max_size=120,
+)
+
+
+@given(events)
+def test_every_reader_gets_every_step_once(happened: list[tuple[str, object, float | None]]) -> None:
+    recorder = Recorder()
+    history = History(recorder, "boot")
+    cursors: list[str | None] = [None, None, None]
+    got = [0, 0, 0]
+    now, done = 0.0, 0
+
+    def read(reader: int) -> None:
+        answer = history.since(cursors[reader], GAUGES)
+        assert answer.reset is (cursors[reader] is None)
+        assert answer.lost_windows == 0
+        assert answer.from_seconds <= answer.to_seconds <= now
+        cursors[reader] = answer.cursor
+        got[reader] += steps_in(answer)
+
+    for kind, what, seconds in happened:
+        if kind == "step":
+            assert isinstance(what, str)
+            assert seconds is not None
+            now += seconds
+            done += 1
+            recorder.step(step(excluded=what, seconds=seconds), emitted=1)
+            recorder.tick(now, idle=False)
+        elif kind == "read":
+            assert isinstance(what, int)
+            read(what)
+        else:
+            history.collect()
+    now += WINDOW_SECONDS
+    recorder.tick(now, idle=False)
+    for reader in range(3):
+        read(reader)
+    assert got == [done] * 3
+
+
+def test_a_reader_that_slept_too_long_is_told_what_it_lost_and_a_fresh_one_gets_everything() -> None:
+    recorder = Recorder()
+    history = History(recorder, "boot")
+    cursor = history.since(None, GAUGES).cursor
+    for second in range(1, RING_WINDOWS + 51):
+        recorder.step(step(), emitted=2)
+        recorder.tick(float(second), idle=False)
+        history.collect()
+    late = history.since(cursor, GAUGES)
+    assert (late.lost_windows, steps_in(late), late.reset) == (50, RING_WINDOWS, False)
+    assert late.from_seconds == 50.0
+    fresh = history.since(None, GAUGES)
+    assert (fresh.lost_windows, steps_in(fresh), fresh.reset) == (0, RING_WINDOWS + 50, True)
+    assert (fresh.from_seconds, fresh.to_seconds) == (0.0, RING_WINDOWS + 50.0)
+    assert steps_in(history.since(late.cursor, GAUGES)) == 0
+
+
+def test_memory_is_bounded_when_nobody_reads() -> None:
+    recorder = Recorder()
+    for second in range(1, 5 * RING_WINDOWS):
+        recorder.step(step(), emitted=1)
+        recorder.tick(float(second), idle=False)
+    assert len(recorder.sealed) == 2 * RING_WINDOWS
+    History(recorder, "boot").collect()
+    assert not recorder.sealed
+
+
+@given(st.text(max_size=40) | st.integers(-5, 50).map(lambda n: f"boot:{n}") | st.just("boot:\u0663"))
+def test_any_text_is_a_cursor_and_a_strange_one_starts_anew(cursor: str) -> None:
+    recorder = Recorder()
+    history = History(recorder, "boot")
+    for second in range(1, 4):
+        recorder.step(step(), emitted=1)
+        recorder.tick(float(second), idle=False)
+    ours = cursor in {f"boot:{n}" for n in range(4)}
+    answer = history.since(cursor, GAUGES)
+    assert answer.reset is not ours
+    assert steps_in(answer) == (3 - int(cursor[5:]) if ours else 3)
+
+
+def test_a_window_is_sealed_by_time_and_sooner_when_the_engine_falls_idle() -> None:
+    recorder = Recorder()
+    recorder.step(step(), emitted=1)
+    recorder.tick(WINDOW_SECONDS / 2, idle=False)
+    assert not recorder.sealed
+    recorder.tick(WINDOW_SECONDS, idle=False)
+    recorder.step(step(), emitted=1)
+    recorder.tick(WINDOW_SECONDS + IDLE_WINDOW_SECONDS / 2, idle=True)
+    assert len(recorder.sealed) == 1
+    recorder.tick(WINDOW_SECONDS + 1.01 * IDLE_WINDOW_SECONDS, idle=True)
+    assert len(recorder.sealed) == 2
+
+
+def test_cost_cells_are_kept_apart_by_load_k_and_probe() -> None:
+    recorder = Recorder()
+    recorder.step(step(sampling=5, seconds=0.010), emitted=9)
+    recorder.step(step(sampling=4, seconds=0.012), emitted=7)
+    recorder.step(step(sampling=4, phase=Phase.PROBE), emitted=4)
+    recorder.step(step(sampling=4, phase=Phase.SETTLING, excluded="settling"), emitted=4)
+    recorder.step(step(sampling=4, k=0), emitted=4)
+    recorder.tick(1.0, idle=False)
+    answer = History(recorder, "boot").since(None, GAUGES)
+    assert [(c.load, c.k_drafted, c.probe, c.steps, c.request_steps, c.emitted) for c in answer.cells] == [
+        (4, 0, False, 1, 4, 4),
+        (4, 3, False, 2, 9, 16),
+        (4, 3, True, 1, 4, 4),
+    ]
+    assert answer.cells[1].seconds == pytest.approx(0.022)
+    assert answer.cells[1].seconds_squared == pytest.approx(0.010**2 + 0.012**2)
+    assert answer.excluded_steps == {"settling": 1}
+    assert (answer.steps_by_k, answer.probe_steps_by_k) == ({0: 1, 3: 2}, {3: 2})
+
+
+@given(st.lists(st.floats(1e-9, 1e4), min_size=1, max_size=50))
+def test_a_quantile_read_from_the_histogram_is_near_the_true_one(times: list[float]) -> None:
+    cost = CostSum()
+    for seconds in times:
+        cost.step(1, seconds, 1)
+    assert sum(cost.histogram.values()) == len(times)
+    ordered = [index for index in sorted(cost.histogram) for _ in range(cost.histogram[index])]
+    for seconds, index in zip(sorted(times), ordered, strict=True):
+        low = HISTOGRAM_BASE**index * 1e-6
+        assert max(seconds, 1e-6) >= low * (1 - 1e-9)
+        assert max(seconds, 1e-6) <= low * HISTOGRAM_BASE * (1 + 1e-9)
+
+
+@given(
+    st.integers(0, 7),
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(1, 5)), max_size=30),
+)
+def test_acceptance_by_position_is_what_counting_one_draft_at_a_time_gives(
+    k: int, drafts: list[tuple[int, int, int]]
+) -> None:
+    fate = AcceptanceSum()
+    drafted, accepted = [0] * 8, [0] * 8
+    for tokens, taken, requests in drafts:
+        taken = min(tokens, taken)
+        fate.request_steps += requests
+        fate.drafts(tokens, taken, requests)
+        for at in range(tokens):
+            drafted[at] += requests
+            accepted[at] += requests * (at < taken)
+    cell = fate.cell(k, 4)
+    size = max([k, *(tokens for tokens, _, _ in drafts)])
+    assert (cell.drafted, cell.accepted) == (tuple(drafted[:size]), tuple(accepted[:size]))
+    assert cell.drafts == sum(requests for tokens, _, requests in drafts if tokens)
+
+
+def test_no_draft_has_more_accepted_than_verified() -> None:
+    fate = AcceptanceSum()
+    fate.drafts(1, 3, 2)
+    cell = fate.cell(3, 1)
+    assert (cell.drafted, cell.accepted) == ((2, 0, 0), (2, 0, 0))
+
+
+def test_windows_add_up() -> None:
+    first, second = Window(0.0), Window(1.0)
+    second.end = 2.0
+    second.excluded["mixed"] = 2
+    second.steps_by_k[3] = 4
+    first.add(second)
+    first.add(second)
+    assert (first.start, first.end, first.excluded, first.steps_by_k) == (0.0, 2.0, {"mixed": 4}, {3: 8})

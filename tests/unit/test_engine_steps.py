@@ -1,0 +1,339 @@
+"""The hooks against a scheduler of the same shape as vLLM's: who samples, whose drafts, how long, and never a crash."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline_engine.protocol import Policy, Probe, Samples
+from paceline_engine.steps import StepHooks
+from tests.unit.engine_parts import BOOT, MAX_K, MAX_NUM_SEQS, Parts
+
+
+class Engine:
+    """Schedules what it is told, in vLLM's own order of calls, on a clock of its own. In seconds and requests."""
+
+    def __init__(self, *, live: bool = True, lag: int = 1) -> None:
+        self.now = 0.0
+        self.parts = Parts()
+        self.failures: list[Exception] = []
+        self.hooks = StepHooks(
+            self.parts.policy,
+            self.parts.recorder,
+            live=live,
+            lag=lag,
+            on_failure=self.failures.append,
+            clock=lambda: self.now,
+        )
+        self.requests: dict[str, Any] = {}
+        self.running: list[Any] = []
+        self.dynamic_sd_lookup: Any = self.parts.policy
+
+    def admit(self, name: str, prompt: int) -> None:
+        request = SimpleNamespace(
+            request_id=name, num_tokens=prompt, num_computed_tokens=0, num_output_placeholders=0, drafts=0
+        )
+        self.requests[name] = request
+        self.running.append(request)
+
+    def finish(self, name: str) -> None:
+        self.running.remove(self.requests.pop(name))
+
+    def schedule(self, chunks: dict[str, int] | None = None, resumed: tuple[str, ...] = ()) -> Any:
+        """A step of the named prompt chunks (tokens) and of every request that decodes."""
+        self.hooks.begin()
+        chunks = chunks or {}
+        decoding = [r for r in self.running if r.request_id not in chunks and r.num_computed_tokens + 1 >= r.num_tokens]
+        scheduled = chunks | {r.request_id: 1 + r.drafts for r in decoding}
+        output = SimpleNamespace(
+            num_scheduled_tokens=scheduled,
+            total_num_scheduled_tokens=sum(scheduled.values()),
+            scheduled_new_reqs=[
+                SimpleNamespace(req_id=name) for name in chunks if not self.requests[name].num_computed_tokens
+            ],
+            scheduled_cached_reqs=SimpleNamespace(
+                resumed_req_ids=set(resumed), num_computed_tokens=[r.num_computed_tokens for r in decoding]
+            ),
+            scheduled_spec_decode_tokens={r.request_id: [7] * r.drafts for r in decoding if r.drafts},
+            num_invalid_spec_tokens=None,
+            num_spec_tokens_to_schedule=self.dynamic_sd_lookup[len(scheduled)] if scheduled else MAX_K,
+        )
+        self.hooks.scheduled(self, output)
+        for name, tokens in scheduled.items():
+            self.requests[name].num_computed_tokens += tokens
+        return output
+
+    def complete(self, output: Any, accepted: dict[str, int] | None = None, finished: str = "") -> None:
+        """Its tokens are there; each request then drafts what was asked."""
+        sampled: list[list[int]] = []
+        for name in output.num_scheduled_tokens:
+            request = self.requests.get(name)
+            done = request is None or request.num_computed_tokens >= request.num_tokens
+            sampled.append([1] * (1 + (accepted or {}).get(name, 0)) if done else [])
+        result = SimpleNamespace(
+            sampled_token_ids=sampled, req_id_to_index={name: at for at, name in enumerate(output.num_scheduled_tokens)}
+        )
+        step = self.hooks.completed(self, output, result)
+        for name, tokens in zip(output.num_scheduled_tokens, sampled, strict=True):
+            if tokens and (request := self.requests.get(name)):
+                request.num_computed_tokens -= len(output.scheduled_spec_decode_tokens.get(name, ())) + 1 - len(tokens)
+                request.num_tokens += len(tokens)
+                request.drafts = output.num_spec_tokens_to_schedule
+        if finished:
+            self.finish(finished)
+        self.hooks.applied(self, step, result)
+
+    def step(self, seconds: float = 0.01, **how: Any) -> Any:
+        """One synchronous step."""
+        output = self.schedule(how.pop("chunks", None))
+        self.now += seconds
+        self.complete(output, **how)
+        return output
+
+    def samples(self) -> Samples:
+        self.now += 1.0
+        self.parts.recorder.tick(self.now, idle=False)
+        assert not self.failures
+        return self.parts.history.since(None, self.parts.gauges())
+
+
+def push(engine: Engine, table: tuple[int, ...], **fields: Any) -> None:
+    generation = engine.parts.policy.plan.generation + 1
+    engine.parts.policy.swap(Policy(generation=generation, table=table, **fields))
+
+
+def test_prompt_chunks_do_not_count_as_sampling_and_the_last_one_does() -> None:
+    engine = Engine()
+    push(engine, (0, 1, 2, 3, 4), dwell_steps=1)
+    engine.admit("a", prompt=4)
+    assert engine.step(chunks={"a": 4}).num_spec_tokens_to_schedule == 1
+    engine.admit("b", prompt=10)
+    assert engine.step(chunks={"b": 4}).num_spec_tokens_to_schedule == 1
+    assert engine.step(chunks={"b": 4}).num_spec_tokens_to_schedule == 1
+    assert engine.step().num_spec_tokens_to_schedule == 1  # b is left out of this step and still prefills
+    assert engine.step(chunks={"b": 2}).num_spec_tokens_to_schedule == 2
+    assert engine.step().num_spec_tokens_to_schedule == 2
+    samples = engine.samples()
+    assert samples.gauges.prompt_tokens == 14
+    assert samples.excluded_steps == {"mixed": 4}
+
+
+def test_a_step_of_prompt_chunks_alone_is_left_to_the_engine_and_changes_no_attribution() -> None:
+    engine = Engine()
+    push(engine, (0, 3, 3, 3, 3))
+    engine.admit("a", prompt=4)
+    engine.step(chunks={"a": 4})
+    engine.admit("b", prompt=10)
+    waiting = engine.running.pop(0)
+    output = engine.step(chunks={"b": 4})
+    assert output.num_spec_tokens_to_schedule == BOOT[1]
+    engine.running.insert(0, waiting)
+    engine.step(accepted={"a": 2}, chunks={"b": 6})
+    samples = engine.samples()
+    assert [(c.k, c.request_steps, c.drafts, c.drafted, c.accepted) for c in samples.acceptance] == [
+        (3, 1, 1, (1, 1, 1), (1, 1, 0))
+    ]
+    assert samples.excluded_steps == {"mixed": 3}
+    assert samples.steps_by_k == {3: 2}
+
+
+def test_drafts_are_counted_under_the_k_they_were_made_with() -> None:
+    engine = Engine()
+    push(engine, (0, 5, 5, 5, 5))
+    engine.admit("a", prompt=4)
+    engine.step(chunks={"a": 4})
+    engine.step(accepted={"a": 5})
+    push(engine, (0, 1, 1, 1, 1))
+    engine.step(accepted={"a": 0})  # drafts 1, verifies 5
+    engine.step(accepted={"a": 1})
+    samples = engine.samples()
+    assert [(c.k, c.request_steps, c.drafted, c.accepted) for c in samples.acceptance] == [
+        (1, 1, (1,), (1,)),
+        (5, 2, (2, 2, 2, 2, 2), (1, 1, 1, 1, 1)),
+    ]
+    assert samples.excluded_steps == {"mixed": 1, "transition": 1}
+    assert [(c.k_drafted, c.k_verified, c.steps, c.emitted) for c in samples.cells] == [(1, 1, 1, 2), (5, 5, 1, 6)]
+
+
+def test_a_request_whose_draft_did_not_fire_still_counts() -> None:
+    engine = Engine()
+    push(engine, (0, 4, 4, 4, 4))
+    for name in ("a", "b"):
+        engine.admit(name, prompt=2)
+    engine.step(chunks={"a": 2, "b": 2})
+    engine.requests["b"].drafts = 0
+    engine.step(accepted={"a": 3})
+    (cell,) = engine.samples().acceptance
+    assert (cell.request_steps, cell.drafts, cell.drafted, cell.accepted) == (2, 1, (1, 1, 1, 1), (1, 1, 1, 0))
+
+
+def test_tokens_that_a_grammar_cut_were_not_drafted() -> None:
+    engine = Engine()
+    push(engine, (0, 4, 4, 4, 4))
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    output = engine.schedule()
+    output.num_invalid_spec_tokens = {"a": 3}
+    engine.complete(output, accepted={"a": 1})
+    (cell,) = engine.samples().acceptance
+    assert (cell.drafted, cell.accepted) == ((1, 0, 0, 0), (1, 0, 0, 0))
+
+
+def test_a_request_aborted_in_flight_is_not_counted_as_the_engine_does_not() -> None:
+    engine = Engine()
+    push(engine, (0, 2, 2, 2, 2))
+    for name in ("a", "b"):
+        engine.admit(name, prompt=2)
+    engine.step(chunks={"a": 2, "b": 2})
+    output = engine.schedule()
+    engine.finish("b")
+    engine.complete(output, accepted={"a": 1})
+    (cell,) = engine.samples().acceptance
+    assert (cell.drafts, cell.drafted, cell.accepted) == (1, (1, 1), (1, 0))
+
+
+def test_a_synchronous_step_lasts_from_its_scheduling() -> None:
+    engine = Engine()
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    engine.now += 5.0  # the host was away between two steps
+    engine.step(seconds=0.02)
+    (cell,) = engine.samples().cells
+    assert cell.seconds == pytest.approx(0.02)
+
+
+def test_a_step_scheduled_while_another_ran_lasts_from_that_ones_completion() -> None:
+    engine = Engine()
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    first = engine.schedule()
+    second = engine.schedule()
+    engine.now += 0.05
+    engine.complete(first)
+    third = engine.schedule()
+    engine.now += 0.03
+    engine.complete(second)
+    engine.now += 0.04
+    engine.complete(third)
+    cells = engine.samples().cells
+    assert sum(cell.seconds for cell in cells) == pytest.approx(0.05 + 0.03 + 0.04)
+    assert sum(cell.steps for cell in cells) == 3
+
+
+def test_with_two_stages_drafts_are_verified_two_steps_later() -> None:
+    engine = Engine(lag=2)
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    for k in (5, 1):
+        push(engine, (0, k, k, k, k))
+        engine.step()
+    engine.step()
+    assert {cell.k: cell.request_steps for cell in engine.samples().acceptance} == {5: 3}
+
+
+def test_the_first_step_after_a_pause_is_not_a_cost() -> None:
+    engine = Engine()
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2}, finished="a")
+    engine.admit("b", prompt=2)
+    engine.requests["b"].num_computed_tokens = 1  # as a request that waited for nothing but its turn
+    engine.step()
+    engine.step()
+    samples = engine.samples()
+    assert samples.excluded_steps == {"mixed": 1, "idle": 1}
+    assert sum(cell.steps for cell in samples.cells) == 1
+
+
+def test_settling_steps_of_a_burst_are_not_a_cost_and_its_counted_ones_are_marked() -> None:
+    engine = Engine()
+    push(engine, (0, 3, 3, 3, 3), probe=Probe(ks=(0,), interval_steps=20))
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    for _ in range(20):
+        engine.step()
+    samples = engine.samples()
+    assert samples.excluded_steps == {"mixed": 1, "settling": 2, "transition": 1}
+    assert {(c.k_drafted, c.probe): c.steps for c in samples.cells} == {(3, False): 9, (0, True): 8}
+    assert (samples.steps_by_k, samples.probe_steps_by_k) == ({3: 11}, {0: 10})
+
+
+def test_without_live_k_it_measures_and_leaves_the_k_alone() -> None:
+    engine = Engine(live=False)
+    push(engine, (0, 1, 1, 1, 1))
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    assert engine.step().num_spec_tokens_to_schedule == BOOT[1]
+    assert engine.samples().steps_by_k == {BOOT[1]: 2}
+
+
+@pytest.mark.parametrize("broken", ["num_spec_tokens_to_schedule", "scheduled_new_reqs", "total_num_scheduled_tokens"])
+def test_a_scheduler_of_another_shape_gets_its_boot_schedule_back_and_is_left_alone(broken: str) -> None:
+    engine = Engine()
+    push(engine, (0, 1, 1, 1, 1))
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    output = SimpleNamespace(**{name: value for name, value in vars(engine.schedule()).items() if name != broken})
+    engine.hooks.scheduled(engine, output)
+    assert [type(failure) for failure in engine.failures] == [AttributeError]
+    assert engine.dynamic_sd_lookup == list(BOOT)
+    assert engine.step().num_spec_tokens_to_schedule == BOOT[1]
+    assert len(engine.failures) == 1
+
+
+def test_a_result_of_another_shape_does_not_reach_the_engine_either() -> None:
+    engine = Engine()
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    output = engine.schedule()
+    assert engine.hooks.completed(engine, output, SimpleNamespace(sampled_token_ids=[[1]])) is None
+    engine.hooks.applied(engine, None, SimpleNamespace(sampled_token_ids=5))
+    assert len(engine.failures) == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["admit", "finish", "step", "push"]), st.integers(1, 9), st.integers(0, MAX_K)),
+        max_size=80,
+    )
+)
+def test_whatever_happens_the_counts_agree_with_counting_by_hand(happened: list[tuple[str, int, int]]) -> None:
+    engine = Engine()
+    left: dict[str, int] = {}
+    emitted = drafts = drafted = accepted = steps = prompt_tokens = 0
+    for number, (what, size, k) in enumerate(happened):
+        name = str(number)
+        if what == "admit" and len(engine.requests) < MAX_NUM_SEQS:
+            engine.admit(name, prompt=size)
+            left[name] = size
+        elif what == "finish" and engine.requests:
+            oldest = next(iter(engine.requests))
+            engine.finish(oldest)
+            left.pop(oldest, None)
+        elif what == "push":
+            push(engine, (k,) * (MAX_NUM_SEQS + 1), dwell_steps=size)
+        elif what == "step" and engine.requests:
+            chunks = {name: min(tokens, size) for name, tokens in left.items()}
+            prompt_tokens += sum(chunks.values())
+            finishing = [name for name, tokens in chunks.items() if tokens == left[name]]
+            left = {name: tokens - chunks[name] for name, tokens in left.items() if tokens > chunks[name]}
+            decoding = [request for request in engine.running if request.request_id not in chunks]
+            taken = {request.request_id: min(request.drafts, k) for request in decoding}
+            drafts += sum(request.drafts > 0 for request in decoding)
+            drafted += sum(request.drafts for request in decoding)
+            accepted += sum(taken.values())
+            emitted += len(decoding) + len(finishing) + sum(taken.values())
+            steps += 1
+            output = engine.step(chunks=chunks, accepted=taken)
+            assert 0 <= output.num_spec_tokens_to_schedule <= MAX_K
+    samples = engine.samples()
+    assert sum(cell.drafts for cell in samples.acceptance) == drafts
+    assert sum(sum(cell.drafted) for cell in samples.acceptance) == drafted
+    assert sum(sum(cell.accepted) for cell in samples.acceptance) == accepted
+    assert samples.gauges.generation_tokens == emitted
+    assert samples.gauges.prompt_tokens == prompt_tokens
+    assert sum(cell.steps for cell in samples.cells) + sum(samples.excluded_steps.values()) == steps
+    assert all(len(cell.drafted) <= MAX_K for cell in samples.acceptance)
