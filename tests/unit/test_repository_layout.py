@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,13 @@ def test_no_place_of_ours_in_tracked_files(pattern: re.Pattern[bytes], example: 
         if (match := pattern.search(path.read_bytes()))
     ]
     assert not found
+
+
+def test_every_module_of_the_engine_but_the_protocol_is_forbidden_to_the_operator() -> None:
+    """import-linter takes a list: a module that is missing in it would be allowed."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (contract,) = (c for c in contracts if c["name"] == "The operator sees only the protocol of the engine")
+    modules = {path.stem for path in (ROOT / "engine" / "paceline_engine").glob("*.py")} - {"__init__", "protocol"}
+    assert {f"paceline_engine.{module}" for module in modules} <= set(contract["forbidden_modules"])
