@@ -90,7 +90,15 @@ async def engines(
             return Engine(engine.name, failure=Reason.ENGINE_WARMING_UP, failure_message=message)
         return engine
 
-    return tuple(await asyncio.gather(*(one(target) for target in at)))
+    addressed = {target.pod for target in at}
+    unborn = [pod for pod in pods if pod["metadata"]["name"] not in addressed]
+    return (*await asyncio.gather(*(one(target) for target in at)), *map(_without_address, unborn))
+
+
+def _without_address(pod: Object) -> Engine:
+    phase = (pod.get("status") or {}).get("phase", "Unknown")
+    message = f"the pod is {phase} and does not run yet"
+    return Engine(pod["metadata"]["name"], failure=Reason.ENGINE_WARMING_UP, failure_message=message)
 
 
 async def _missing_secrets(kube: Kube, name: str, pods: Sequence[Object]) -> dict[str, str]:

@@ -26,6 +26,8 @@ from paceline_operator.verdicts import Verdict
 ServingKey = tuple[str, str]
 """(namespace, name)"""
 SOON_SECONDS = 1.0
+CONFLICT_SECONDS = 30.0
+"""Nothing wakes an object when somebody else's, without its label, goes out of its way."""
 
 
 @dataclass(frozen=True)
@@ -105,19 +107,20 @@ class ServingPass:
             plan = plan_children(wanted, look.children, raw, memory.applied)
         if plan and plan.conflicts:
             serving, settings, accepted = None, None, verdicts.conflict(plan.conflicts)
-        after = None
+        after = CONFLICT_SECONDS if plan and plan.conflicts else None
         if serving and settings:
-            targets = observe.targets(raw, look.pods, ring)
-            tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, look.pods)
-            draft.fields |= tuned.fields
-            draft.verdicts += tuned.verdicts
-            after = tuned.after
             if secret:
-                await self._write_token(secret, look, targets, tuned.engines, draft.report)
+                await self._keep_token(secret, look, draft.report)
             if plan:
                 await act.carry_out(hands.kube, self._namespace, plan, draft.report)
                 memory.applied |= draft.report.applied
-                after = SOON_SECONDS if plan.waits else after
+            targets = observe.targets(raw, look.pods, ring)
+            tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, look.pods)
+            if secret and tuned.engines:
+                await self._answer_refusals(secret, targets, tuned.engines, draft.report)
+            draft.fields |= tuned.fields
+            draft.verdicts += tuned.verdicts
+            after = SOON_SECONDS if plan and plan.waits else tuned.after
         else:
             draft.verdicts += verdicts.untuned(Reason.SUSPENDED if suspended else Reason.NOT_ACCEPTED)
         if look.children is not None:
@@ -154,27 +157,23 @@ class ServingPass:
             found.append(verdicts.progressing(replicas, deployment))
         return found
 
-    async def _write_token(
-        self,
-        secret: Object,
-        look: Observation,
-        targets: Sequence[Target],
-        engines: Sequence[Engine],
-        report: act.Report,
+    async def _keep_token(self, secret: Object, look: Observation, report: act.Report) -> None:
+        """Write the token Secret: at start, on another key or UID, and when a pod misses it. It is never read."""
+        memory, missing = self._memory, look.missing_secrets
+        if memory.token == digest(secret) and missing.items() <= memory.missing.items():
+            return
+        if await act.write_token(self._hands.kube, secret, (), report):
+            memory.token, memory.missing = digest(secret), dict(missing)
+
+    async def _answer_refusals(
+        self, secret: Object, targets: Sequence[Target], engines: Sequence[Engine], report: act.Report
     ) -> None:
-        """At start, on another key or UID, when a pod misses the Secret, and anew when a pod refuses its content."""
-        memory = self._memory
+        """Make the token Secret anew where a pod refuses the token: once for each, as it may be the pod's fault."""
         refusing = {engine.name for engine in engines if engine.failure is Reason.TOKEN_REFUSED}
         refused = {target.uid: target.pod for target in targets if target.pod in refusing}
-        if engines:
-            memory.refusals &= refused.keys()
-        news = {uid: pod for uid, pod in refused.items() if uid not in memory.refusals}
-        missing = look.missing_secrets
-        if memory.token == digest(secret) and not news and missing.items() <= memory.missing.items():
-            return
-        if await act.write_token(self._hands.kube, secret, sorted(news.values()), report):
-            memory.token, memory.missing = digest(secret), dict(missing)
-            memory.refusals |= news.keys()
+        news = [pod for uid, pod in refused.items() if uid not in self._memory.refusals]
+        if not news or await act.write_token(self._hands.kube, secret, sorted(news), report):
+            self._memory.refusals = set(refused)
 
     async def _conclude(self, draft: Draft) -> None:
         """The one status write, then the events. Status that cannot be written is kept for the next pass."""

@@ -46,8 +46,7 @@ async def retune(
     The tuner counts its passes (a move needs two windows): a burst of events must not become one of decisions.
     """
     now = clock.monotonic()
-    ready = tuple(pod["metadata"]["name"] for pod in pods if is_ready(pod))
-    asked = (settings, tuple(targets), ready)
+    asked = (settings, tuple(targets), tuple((pod["metadata"]["name"], is_ready(pod)) for pod in pods))
     left = memory.tuned_at + settings.interval_seconds - now
     if asked == memory.tuned and left > settings.interval_seconds * EARLY_SHARE:
         return Retuned(after=left if targets else None)

@@ -13,7 +13,7 @@ from paceline_operator.fleet import Fleet, Outcome, Trigger
 from tests.virtual_time import LoopClock, run
 
 
-class Throttled(Exception):
+class ThrottledError(Exception):
     def __init__(self, retry_after: float | None) -> None:
         self.retry_after = retry_after
 
@@ -156,7 +156,7 @@ def test_success_forgets_failures() -> None:
 
 def test_a_wake_ends_a_backoff_but_not_the_time_the_server_asked_for() -> None:
     async def scenario() -> None:
-        log = Log(does=outcomes(Throttled(30.0), Throttled(None), Outcome()))
+        log = Log(does=outcomes(ThrottledError(30.0), ThrottledError(None), Outcome()))
         fleet_ = make(log, jitter=1.0)
         fleet_.start()
         fleet_.add("a")

@@ -19,7 +19,7 @@ LONGEST = PASS_LIMIT_SECONDS + ASKED_SECONDS + 5.0
 """From a wake to the start of the pass that answers it: a pass that hangs, and a server that asks to wait."""
 
 
-class Throttled(Exception):
+class ThrottledError(Exception):
     retry_after = ASKED_SECONDS
 
 
@@ -51,7 +51,7 @@ async def _fails() -> Outcome:
 
 
 async def _is_throttled() -> Outcome:
-    raise Throttled
+    raise ThrottledError
 
 
 async def _cancels_itself() -> Outcome:

@@ -1,0 +1,233 @@
+"""In-memory stand-ins for what a pass talks to: as much of the API server and of engines as the pass can tell apart.
+
+Only for logic around them. What an API server really does is tested against a real one (tests/cluster).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from paceline_engine.protocol import Capabilities, Feature, Gauges, Policy, PolicyAck, Samples, State
+from paceline_operator import naming
+from paceline_operator.api.conditions import Reason
+from paceline_operator.clients.engine import EngineFailure
+from paceline_operator.clients.kube import ConflictError, InvalidError, KubeError, NotFoundError
+from paceline_operator.tuning.model import Engine
+
+Object = dict[str, Any]
+_KEYS = ("name", "uid", "mountPath", "containerPort", "port")
+
+
+class FakeKube:
+    """paceline_operator.clients.kube.Kube on a dict. `writes` are (verb, kind, name); `refuse` makes calls fail."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.writes: list[tuple[str, str, str]] = []
+        self.reads = 0
+        self.refuse: dict[tuple[str, str], KubeError] = {}
+        self._sent: dict[tuple[str, str, str], Object] = {}
+        self._count = itertools.count(1)
+
+    def put(self, body: Object) -> Object:
+        """Somebody else writes an object as it is; uid and generation are made up where they are absent."""
+        body = copy.deepcopy(body)
+        meta = body["metadata"]
+        meta.setdefault("uid", f"uid-{next(self._count)}")
+        meta.setdefault("generation", 1)
+        meta["resourceVersion"] = str(next(self._count))
+        self.objects[(body["kind"], meta["namespace"], meta["name"])] = body
+        return body
+
+    def find(self, kind: str, name: str) -> Object:
+        """The one object of this kind and name, for a test to read or to edit in place."""
+        return next(body for (k, _, n), body in self.objects.items() if (k, n) == (kind, name))
+
+    def drop(self, kind: str, name: str) -> None:
+        """Somebody else deletes it."""
+        self.objects = {key: body for key, body in self.objects.items() if (key[0], key[2]) != (kind, name)}
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        self._answer("GET", kind)
+        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    async def list(self, kind: str, namespace: str, labels: Mapping[str, str], fields: str = "") -> list[Object]:
+        self._answer("LIST", kind)
+        found = [body for (k, ns, _), body in self.objects.items() if (k, ns) == (kind, namespace)]
+        wanted = dict(part.split("=", 1) for part in fields.split(",") if part)
+        if uid := wanted.get("involvedObject.uid"):
+            found = [body for body in found if body["involvedObject"]["uid"] == uid]
+        return [copy.deepcopy(b) for b in found if labels.items() <= b["metadata"].get("labels", {}).items()]
+
+    async def apply(self, body: Object, subresource: str = "") -> Object:
+        kind, meta = body["kind"], body["metadata"]
+        self._write("APPLY" if not subresource else subresource.upper(), kind, meta["name"])
+        key = (kind, meta["namespace"], meta["name"])
+        there = self.objects.get(key)
+        if subresource:
+            if there is None:
+                raise NotFoundError(404, "NotFound", f"{kind} {meta['name']}")
+            if meta.get("uid", there["metadata"]["uid"]) != there["metadata"]["uid"]:
+                raise ConflictError(409, "Conflict", "the UID is another")
+            there["status"] = copy.deepcopy(body["status"])
+            return copy.deepcopy(there)
+        if there and there.get("immutable") and there.get("stringData") != body.get("stringData"):
+            raise InvalidError(422, "Invalid", "field is immutable when `immutable` is set")
+        before = copy.deepcopy(there)
+        merged = there if there is not None else self.put({"kind": kind, "metadata": dict(meta)})
+        if key in self._sent:
+            _drop(merged, _paths(self._sent[key]) - _paths(body))
+        _merge(merged, body)
+        merged["metadata"]["managedFields"] = [
+            {"manager": naming.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields_of(body, root=True)}
+        ]
+        self._sent[key] = copy.deepcopy(body)
+        if before is not None and merged != before:
+            merged["metadata"]["resourceVersion"] = str(next(self._count))
+        self.objects[key] = merged
+        return copy.deepcopy(merged)
+
+    async def create(self, body: Object) -> Object:
+        self._write("CREATE", body["kind"], body["metadata"]["name"])
+        return self.put(body)
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str | None) -> bool:
+        self._write("DELETE", kind, name)
+        there = self.objects.get((kind, namespace, name))
+        if there is None or (uid is not None and there["metadata"]["uid"] != uid):
+            return False
+        del self.objects[(kind, namespace, name)]
+        return True
+
+    def _answer(self, verb: str, kind: str) -> None:
+        self.reads += verb in ("GET", "LIST")
+        if error := self.refuse.get((verb, kind)):
+            raise error
+
+    def _write(self, verb: str, kind: str, name: str) -> None:
+        self.writes.append((verb, kind, name))
+        self._answer(verb, kind)
+
+
+class FakeEngines:
+    """paceline_operator.clients.engine.EngineClient: engines by pod name, at rest, that take what is pushed."""
+
+    def __init__(self) -> None:
+        self.failures: dict[str, Reason] = {}
+        self.policies: dict[str, Policy] = {}
+        self.pushed: list[tuple[str, int]] = []
+        self.asked: list[tuple[str, str, str | None]] = []
+        """(pod, token, cursor)"""
+        self.refuse_pushes = False
+        self.max_num_seqs = 256
+        self._pods: dict[str, str] = {}
+
+    async def observe_engine(
+        self, name: str, control_url: str, serving_url: str, token: str, cursor: str | None
+    ) -> Engine:
+        self.asked.append((name, token, cursor))
+        self._pods[control_url] = name
+        if failure := self.failures.get(name):
+            return Engine(name=name, failure=failure, failure_message=f"{name} fails")
+        return Engine(name=name, state=self._state(name), samples=_at_rest(cursor))
+
+    async def push(self, control_url: str, token: str, policy: Policy) -> PolicyAck | EngineFailure:
+        name = self._pods[control_url]
+        self.pushed.append((name, policy.generation))
+        if self.refuse_pushes:
+            return EngineFailure(Reason.NOT_ACKNOWLEDGED, "no")
+        self.policies[name] = policy
+        return PolicyAck(generation=policy.generation, applied=False)
+
+    def _state(self, name: str) -> State:
+        policy = self.policies.get(name)
+        boot = (5,) * (self.max_num_seqs + 1)
+        live = Feature(supported=True)
+        return State(
+            plugin_version="0.1.0",
+            engine_version="0.32.0",
+            boot_id="boot",
+            uptime_seconds=100.0,
+            capabilities=Capabilities(
+                live_k=live,
+                adaptive_verification=Feature(supported=False, reason="ngram"),
+                max_k=5,
+                ladder=(5, 3, 2, 1, 0),
+                max_num_seqs=self.max_num_seqs,
+                method="ngram",
+                runner="V1",
+            ),
+            generation=policy.generation if policy else 0,
+            table=policy.table if policy else boot,
+            probe=policy.probe if policy else None,
+            k_in_force=None,
+            steps_by_k={},
+            probe_steps_by_k={},
+            policy_errors=0,
+        )
+
+
+def _at_rest(cursor: str | None) -> Samples:
+    return Samples(
+        boot_id="boot",
+        cursor="next",
+        reset=cursor is None,
+        lost_windows=0,
+        from_seconds=0.0,
+        to_seconds=100.0,
+        cells=(),
+        acceptance=(),
+        excluded_steps={},
+        steps_by_k={},
+        probe_steps_by_k={},
+        gauges=Gauges(running=0, waiting=0, kv_cache_usage=0.0, prompt_tokens=0, generation_tokens=0),
+    )
+
+
+def fields_of(body: Any, root: bool = False) -> Object:
+    """FieldsV1 of an applied body, in the server's notation."""
+    if isinstance(body, list):
+        key = next((k for k in _KEYS if all(isinstance(i, dict) and k in i for i in body)), None) if body else None
+        if key is None:
+            return {}
+        return {f"k:{json.dumps({key: item[key]})}": {".": {}, **fields_of(item)} for item in body}
+    if not isinstance(body, dict):
+        return {}
+    hidden = {"apiVersion", "kind"} if root else set()
+    fields = {f"f:{name}": fields_of(value) for name, value in body.items() if name not in hidden}
+    if root:
+        fields["f:metadata"] = {k: v for k, v in fields["f:metadata"].items() if k not in ("f:name", "f:namespace")}
+    return fields
+
+
+def _paths(body: Any, path: tuple[Any, ...] = ()) -> set[tuple[Any, ...]]:
+    if isinstance(body, dict) and body:
+        return {p for name, value in body.items() for p in _paths(value, (*path, name))} | ({path} if path else set())
+    return {path}
+
+
+def _drop(body: Object, paths: set[tuple[Any, ...]]) -> None:
+    for path in sorted(paths, key=len, reverse=True):
+        at: Any = body
+        for name in path[:-1]:
+            at = at.get(name) if isinstance(at, dict) else None
+        if isinstance(at, dict):
+            at.pop(path[-1], None)
+
+
+def _merge(body: Object, over: Object) -> None:
+    for name, value in over.items():
+        there = body.get(name)
+        if isinstance(value, dict) and isinstance(there, dict):
+            _merge(there, value)
+        elif isinstance(value, list) and isinstance(there, list) and value and isinstance(value[0], dict):
+            key = next((k for k in _KEYS if all(k in item for item in value)), None)
+            ours = {item[key] for item in value} if key else set()
+            others = [item for item in there if key and item.get(key) not in ours]
+            body[name] = copy.deepcopy(value) + others
+        else:
+            body[name] = copy.deepcopy(value)

@@ -1,0 +1,317 @@
+"""A pass over engines: the token Secret, the table, what holds k and why; and specs that stop it all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline_engine.protocol import derive_token
+from paceline_operator import naming
+from paceline_operator.api.conditions import Reason
+from paceline_operator.clients.keys import key_version
+from paceline_operator.clients.kube import UnavailableError
+from tests.fakes import Object
+from tests.world import KEY, SPEC, World
+
+MANUAL: Object = {**SPEC, "tuning": {"mode": "Manual", "table": [{"fromRequests": 1, "k": 3}]}}
+NEW_KEY = "n" * 40
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def _uid(world: World) -> str:
+    return str(world.kube.find(naming.KIND_SERVING, "demo")["metadata"]["uid"])
+
+
+def _token(world: World, key: str) -> str:
+    return derive_token(key.encode(), _uid(world), key_version(key.encode()))
+
+
+async def test_a_manual_table_is_pushed_to_every_pod_acknowledged_and_not_pushed_again(world: World) -> None:
+    world.apply(MANUAL)
+    world.pod("demo-a", ip="10.0.0.1")
+    world.pod("demo-b", ip="10.0.0.2")
+    await world.serving.run(full=True)
+    assert world.engines.pushed == [("demo-a", 1), ("demo-b", 1)]
+    assert world.status["acknowledgedPods"] == 2
+    assert world.status["table"] == [{"fromRequests": 1, "k": 3}]
+    assert world.status["policyGeneration"] == 1
+    world.writes()
+    for _ in range(5):
+        world.clock.advance(10)
+        await world.serving.run(full=False)
+    assert len(world.engines.pushed) == 2
+    assert world.writes() == [], "what is acknowledged is not told twice"
+
+
+async def test_a_new_process_pushes_nothing_that_is_in_force(world: World) -> None:
+    world.apply(MANUAL)
+    world.pod("demo-a")
+    await world.serving.run(full=True)
+    world.engines.pushed.clear()
+    world.restart()
+    for _ in range(3):
+        world.clock.advance(10)
+        await world.serving.run(full=True)
+    assert world.engines.pushed == []
+    assert world.status["policyGeneration"] == 1
+    assert world.status["acknowledgedPods"] == 1
+
+
+async def test_an_edited_table_is_pushed_with_the_next_generation(world: World) -> None:
+    world.apply(MANUAL)
+    world.pod("demo-a")
+    await world.serving.run(full=True)
+    world.apply({**SPEC, "tuning": {"mode": "Manual", "table": [{"fromRequests": 1, "k": 1}]}})
+    await world.serving.run(full=True)
+    assert world.engines.pushed == [("demo-a", 1), ("demo-a", 2)]
+
+
+async def test_a_refused_push_is_not_counted_and_is_tried_again(world: World) -> None:
+    world.apply(MANUAL)
+    world.pod("demo-a")
+    world.engines.refuse_pushes = True
+    await world.serving.run(full=True)
+    assert world.status["acknowledgedPods"] == 0
+    world.engines.refuse_pushes = False
+    world.clock.advance(10)
+    await world.serving.run(full=False)
+    assert world.status["acknowledgedPods"] == 1
+
+
+async def test_a_burst_of_wakes_asks_the_engines_once_an_interval(world: World) -> None:
+    world.pod("demo-a")
+    result = await world.serving.run(full=True)
+    assert result.after == 10
+    for _ in range(8):
+        world.clock.advance(1)
+        result = await world.serving.run(full=True)
+    assert len(world.engines.asked) == 1
+    assert result.after == pytest.approx(2)
+    world.pod("demo-b", ip="10.0.0.2")
+    await world.serving.run(full=True)
+    assert len(world.engines.asked) == 3, "a pod that is new is asked at once"
+
+
+async def test_cursors_are_handed_back(world: World) -> None:
+    world.pod("demo-a")
+    await world.serving.run(full=True)
+    world.clock.advance(10)
+    await world.serving.run(full=False)
+    assert [cursor for _, _, cursor in world.engines.asked] == [None, "next"]
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.POD_NOT_ANSWERING,
+        Reason.PLUGIN_ABSENT,
+        Reason.ENGINE_SERIES_MISSING,
+        Reason.TOKEN_REFUSED,
+        Reason.MALFORMED_ANSWER,
+    ],
+)
+async def test_each_absence_holds_k_with_its_own_reason(world: World, reason: Reason) -> None:
+    world.apply(MANUAL)
+    world.pod("demo-a")
+    world.engines.failures["demo-a"] = reason
+    await world.serving.run(full=True)
+    assert world.condition("MetricsAvailable") == ("False", reason.value)
+    assert world.condition("Tuned") == ("Unknown", "Holding")
+    assert world.condition("SpeculationEffective")[0] == "Unknown"
+    assert world.condition("Ready") == ("True", "ReplicasReady"), "Ready is Accepted and Available, nothing else"
+    assert world.engines.pushed == []
+
+
+async def test_a_pod_that_loads_its_model_is_warming_up(world: World) -> None:
+    world.pod("demo-a", ready=False)
+    world.engines.failures["demo-a"] = Reason.POD_NOT_ANSWERING
+    await world.serving.run(full=True)
+    assert world.condition("MetricsAvailable") == ("False", "EngineWarmingUp")
+    assert "not ready yet" in world.message("MetricsAvailable")
+
+
+async def test_a_pod_without_an_address_is_not_asked(world: World) -> None:
+    world.pod("demo-a", phase="Pending", podIP="")
+    await world.serving.run(full=True)
+    assert world.engines.asked == []
+    assert world.condition("MetricsAvailable") == ("False", "EngineWarmingUp")
+
+
+async def test_a_refused_token_makes_the_secret_anew_once_for_each_pod(world: World) -> None:
+    world.pod("demo-a", ip="10.0.0.1")
+    await world.serving.run(full=True)
+    world.writes()
+    world.engines.failures["demo-a"] = Reason.TOKEN_REFUSED
+    for _ in range(5):
+        world.clock.advance(10)
+        await world.serving.run(full=False)
+    assert [w for w in world.writes() if w[1] == "Secret"] == [("DELETE", "Secret"), ("APPLY", "Secret")]
+    assert len(world.events("TokenRefused")) == 1
+    assert "demo-a" in world.events("TokenRefused")[0]
+    world.pod("demo-b", ip="10.0.0.2")
+    world.engines.failures["demo-b"] = Reason.TOKEN_REFUSED
+    world.clock.advance(10)
+    await world.serving.run(full=False)
+    assert ("DELETE", "Secret") in world.writes()
+
+
+async def test_a_refusal_that_ended_and_comes_again_is_answered_again(world: World) -> None:
+    world.pod("demo-a")
+    for failure in (Reason.TOKEN_REFUSED, None, Reason.TOKEN_REFUSED):
+        world.engines.failures = {"demo-a": failure} if failure else {}
+        world.clock.advance(10)
+        await world.serving.run(full=False)
+    assert world.writes().count(("DELETE", "Secret")) == 2
+
+
+async def test_a_secret_that_could_not_be_made_anew_is_tried_again(world: World) -> None:
+    world.pod("demo-a")
+    await world.serving.run(full=True)
+    world.engines.failures["demo-a"] = Reason.TOKEN_REFUSED
+    world.kube.refuse[("DELETE", "Secret")] = UnavailableError(503, "Down", "etcd")
+    world.clock.advance(10)
+    with pytest.raises(UnavailableError):
+        await world.serving.run(full=False)
+    world.kube.refuse.clear()
+    world.writes()
+    world.clock.advance(10)
+    await world.serving.run(full=False)
+    assert ("DELETE", "Secret") in world.writes()
+
+
+async def test_a_secret_that_a_pod_misses_is_written_once_for_each_report(world: World) -> None:
+    waiting = [{"name": "engine", "state": {"waiting": {"reason": "ContainerCreating"}}}]
+    pod = world.pod("demo-a", phase="Pending", podIP="", containerStatuses=waiting)
+    await world.serving.run(full=True)
+    world.writes()
+    name = pod["spec"]["volumes"][0]["secret"]["secretName"]
+
+    def report(n: int, message: str) -> None:
+        world.kube.put(
+            {
+                "kind": "Event",
+                "metadata": {"name": f"report-{n}", "namespace": "team"},
+                "involvedObject": {"uid": pod["metadata"]["uid"]},
+                "reason": "FailedMount",
+                "message": message,
+            }
+        )
+
+    report(0, 'configmap "other" not found')
+    await world.serving.run(full=True)
+    assert world.writes() == []
+    for n in (1, 2):
+        report(n, f'MountVolume.SetUp failed for volume "paceline-token" : secret "{name}" not found')
+        await world.serving.run(full=True)
+        await world.serving.run(full=True)
+        assert world.writes() == [("APPLY", "Secret")]
+
+
+async def test_a_rotated_key_writes_another_secret_and_still_reaches_old_pods(world: World) -> None:
+    world.pod("demo-a", ip="10.0.0.1", key=KEY)
+    await world.serving.run(full=True)
+    world.keys.write_text(f"{NEW_KEY}\n{KEY}\n")
+    world.pod("demo-b", ip="10.0.0.2", key=NEW_KEY)
+    world.writes()
+    world.engines.asked.clear()
+    world.clock.advance(10)
+    await world.serving.run(full=True)
+    assert ("APPLY", "Secret") in world.writes()
+    names = [name for kind, _, name in world.kube.objects if kind == "Secret"]
+    assert names == [f"demo-token-{key_version(key.encode())}" for key in (KEY, NEW_KEY)]
+    tokens = {pod: token for pod, token, _ in world.engines.asked}
+    assert tokens == {"demo-a": _token(world, KEY), "demo-b": _token(world, NEW_KEY)}
+
+
+async def test_a_key_file_that_is_being_rewritten_changes_nothing(world: World) -> None:
+    await world.serving.run(full=True)
+    world.writes()
+    for content in ("", "short"):
+        world.keys.write_text(content)
+        await world.serving.run(full=True)
+    world.keys.unlink()
+    await world.serving.run(full=True)
+    assert world.writes() == []
+
+
+async def test_suspended_nothing_is_written_but_status_and_nothing_pushed(world: World) -> None:
+    world.apply(MANUAL)
+    world.pod("demo-a")
+    await world.serving.run(full=True)
+    world.writes()
+    world.engines.pushed.clear()
+    world.apply({**MANUAL, "suspend": True, "replicas": 5})
+    world.kube.drop("Service", "demo")
+    world.engines.policies.clear()
+    for _ in range(3):
+        world.clock.advance(10)
+        result = await world.serving.run(full=True)
+    assert world.writes() == [("STATUS", naming.KIND_SERVING)]
+    assert world.engines.pushed == []
+    assert world.condition("Suspended") == ("True", "Suspended")
+    assert world.condition("Tuned") == ("Unknown", "Suspended")
+    assert world.condition("Ready")[0] == "False", "1 of 5 replicas"
+    assert result.after is None
+    world.apply(MANUAL)
+    await world.serving.run(full=True)
+    assert world.condition("Suspended") == ("False", "Active")
+    assert ("APPLY", "Service") in world.writes()
+    assert len(world.engines.pushed) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "field"),
+    [
+        ({**SPEC, "engine": {"extraArgs": ["--port", "1"]}}, "OwnedArgument", "spec.engine.extraArgs"),
+        ({**SPEC, "replicas": "many"}, "InvalidSpec", "spec.replicas"),
+        ({**SPEC, "speculation": {"method": "magic"}}, "InvalidSpec", "spec.speculation.method"),
+        ({"speculation": {"method": "ngram"}}, "InvalidSpec", "spec.model"),
+        ({**SPEC, "tuning": {"ladder": [9, 0]}}, "InvalidSpec", "spec.tuning.ladder"),
+        (None, "InvalidSpec", "spec"),
+    ],
+)
+async def test_a_refused_spec_names_the_field_and_touches_nothing(
+    world: World, spec: Object, reason: str, field: str
+) -> None:
+    world.pod("demo-a")
+    await world.serving.run(full=True)
+    world.writes()
+    world.engines.asked.clear()
+    world.apply(spec)
+    world.kube.drop("Service", "demo")
+    for _ in range(3):
+        world.clock.advance(10)
+        await world.serving.run(full=True)
+    assert world.writes() == [("STATUS", naming.KIND_SERVING)]
+    assert world.condition("Accepted") == ("False", reason)
+    assert field in world.message("Accepted")
+    assert world.condition("Ready") == ("False", reason)
+    assert world.condition("Available") == ("True", "ReplicasReady"), "pods run on"
+    assert world.condition("Tuned") == ("Unknown", "NotAccepted")
+    assert len(world.events(reason)) == 1
+    assert world.engines.asked == []
+    assert world.status["observedGeneration"] == 2
+
+
+async def test_a_status_that_cannot_be_read_is_written_anew(world: World) -> None:
+    world.kube.find(naming.KIND_SERVING, "demo")["status"] = {"conditions": "none", "pods": 3}
+    await world.serving.run(full=True)
+    assert world.condition("Accepted") == ("True", "Valid")
+
+
+async def test_transition_times_move_with_the_status_alone(world: World) -> None:
+    world.pod("demo-a", ready=False)
+    await world.serving.run(full=True)
+    before = {c["type"]: c["lastTransitionTime"] for c in world.status["conditions"]}
+    world.clock.advance(100)
+    world.apply({**SPEC, "replicas": 2})
+    world.pod("demo-a", ready=True)
+    await world.serving.run(full=True)
+    after = {c["type"]: c["lastTransitionTime"] for c in world.status["conditions"]}
+    assert {"Available", "Ready"} == {kind for kind in before if before[kind] != after[kind]}
+    assert {c["observedGeneration"] for c in world.status["conditions"]} == {2}
