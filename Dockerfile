@@ -29,8 +29,8 @@ RUN python3 -m zipfile -e /wheels/*.whl /wheel \
 
 FROM ${PYTHON_IMAGE} AS operator
 COPY --from=environment /opt/paceline /opt/paceline
-# PYTHONSAFEPATH: the working directory is never searched for modules.
-ENV PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# PYTHONSAFEPATH: the working directory is never searched for modules. USER: kopf asks for it, and a bare uid has no name.
+ENV PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 USER=paceline
 USER 65532:65532
 WORKDIR /
 # kopf is process 1 and gets SIGTERM itself.

@@ -93,6 +93,11 @@ def test_the_plugin_image_is_of_the_operators_version_by_default() -> None:
     assert operator()["image"] == f"ghcr.io/paceline/operator:{version}"
 
 
+def test_a_bare_uid_has_a_name() -> None:
+    """getpass.getuser(), which kopf calls, raises for a uid without an account unless the environment names one."""
+    assert environment()["USER"]
+
+
 def test_a_digest_wins_over_a_tag() -> None:
     digest = "sha256:" + 64 * "a"
     assert operator(f"--set=image.digest={digest},image.tag=x")["image"] == f"ghcr.io/paceline/operator@{digest}"

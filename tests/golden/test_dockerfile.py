@@ -27,7 +27,8 @@ def test_bases_are_arguments() -> None:
 def test_kopf_is_process_1_of_the_operator_and_no_file_of_the_working_directory_is_a_module() -> None:
     (entrypoint,) = re.findall(r"^ENTRYPOINT (.*)$", STAGES["operator"], flags=re.MULTILINE)
     assert json.loads(entrypoint)[1:] == ["run", "--module", "paceline_operator.main"]
-    assert re.search(r"^ENV .*PYTHONSAFEPATH=1", STAGES["operator"], flags=re.MULTILINE)
+    (environment,) = re.findall(r"^ENV (.*)$", STAGES["operator"], flags=re.MULTILINE)
+    assert {"PYTHONSAFEPATH=1", "USER=paceline"} <= set(environment.split())
 
 
 def test_operator_and_plugin_run_as_nobody() -> None:
