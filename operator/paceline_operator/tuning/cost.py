@@ -21,10 +21,12 @@ from paceline_operator.tuning.acceptance import Array
 
 Index: TypeAlias = npt.NDArray[np.intp]
 
-MIN_STEPS = 16.0
-"""Two bursts: below this a cell's cost is not its own."""
+MIN_STEPS = 14.0
+"""Two bursts (but for a step or two that prefill spoilt): below this a cell's cost is not its own. Half of it does where
+the same k has it in a neighbouring load
+bucket, whose cost is mostly this one's."""
 HALF_LIFE_SECONDS = 900.0
-"""Of the steps that a cell counts as its own."""
+"""Of a load bucket's mean number of requests."""
 OUTLIER_FACTOR = 5.0
 OUTLIER_SHARE = 0.05
 """Steps above five times a cell's median, where they are at most a twentieth (or one), are stalls of the process (a
@@ -53,13 +55,13 @@ class Cost:
     mean: Array
     covariance: Array
     steps: Array
-    """Effective steps of each cell."""
+    """Steps of each cell since cost changed last. How old they are is in the covariance, which grows with time."""
     seen: Array
     """When each cell was measured last, in the caller's seconds; -inf = never."""
     streak: Array
     """Signed count of windows in a row that surprised a cell."""
     requests: Array
-    """Per load: (sum of request-steps, sum of steps), forgotten like steps."""
+    """Per load: (sum of request-steps, sum of steps), forgotten."""
     noise: float = 0.05**2
     """Variance of a window's log mean beyond the scatter of its steps."""
     shared: float = 0.02**2
@@ -102,7 +104,7 @@ def learn(past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float,
     keep = 0.5 ** (seconds / HALF_LIFE_SECONDS)
     covariance = past.covariance + DRIFT_SHARED * seconds
     covariance[np.diag_indices_from(covariance)] += DRIFT_OWN * seconds
-    aged = replace(past, covariance=covariance, steps=past.steps * keep, requests=past.requests * keep)
+    aged = replace(past, covariance=covariance, requests=past.requests * keep)
     means = {name: cells for name, window in windows.items() if (cells := _means(past, window))}
     if not means:
         return aged
@@ -122,6 +124,17 @@ def learn(past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float,
 def measured(cost: Cost) -> tuple[int, ...]:
     """Load buckets that were seen at any k."""
     return tuple(load for load, (_, steps) in zip(cost.loads, cost.requests, strict=True) if steps > 0)
+
+
+def is_own(cost: Cost, load: int) -> npt.NDArray[np.bool_]:
+    """For each ladder k, whether its cost at `load` rests on enough steps of its own."""
+    steps = cost.steps.reshape(len(cost.loads), len(cost.ladder))
+    row = cost.loads.index(load)
+    near = np.zeros(len(cost.ladder), dtype=bool)
+    for other in (row - 1, row + 1):
+        if 0 <= other < len(cost.loads):
+            near |= steps[other] >= MIN_STEPS
+    return steps[row] >= np.where(near, MIN_STEPS / 2, MIN_STEPS)
 
 
 def robust_mean(cell: CostCell) -> tuple[float, float, int] | None:
@@ -168,7 +181,9 @@ def _means(cost: Cost, window: Iterable[CostCell]) -> _Measured:
     columns = {k: position for position, k in enumerate(cost.ladder)}
     sums: dict[int, list[float]] = {}
     for cell in window:
-        if cell.k_drafted != cell.k_verified or cell.load not in rows or cell.k_drafted not in columns:
+        # Fewer verified than configured is how ngram and adaptive verification are: that is part of what k costs. More
+        # are drafts of a larger k before.
+        if cell.k_verified > cell.k_drafted or cell.load not in rows or cell.k_drafted not in columns:
             continue
         if (kept := robust_mean(cell)) is None:
             continue

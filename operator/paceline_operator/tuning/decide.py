@@ -16,8 +16,8 @@ from paceline_operator.tuning.baseline import ratio_to_k0
 from paceline_operator.tuning.engines import Fleet, is_silent, push, sort
 from paceline_operator.tuning.goodput import Scores, score, view
 from paceline_operator.tuning.load import Load, observe
-from paceline_operator.tuning.model import BucketView, Decision, Engine, Interval, Memory, Settings, Step
-from paceline_operator.tuning.moves import Move
+from paceline_operator.tuning.model import Decision, Engine, Memory, Settings, Step
+from paceline_operator.tuning.moves import Decided, Move
 from paceline_operator.tuning.prior import boot_table, ladder_of
 from paceline_operator.tuning.state import Published, TunerState, fresh, key
 
@@ -64,13 +64,11 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     `now` is a monotonic time in seconds; where it goes back, no time has passed. Never raises for what engines answer.
     """
     past = memory.state if isinstance(memory.state, TunerState) and memory.state.key == key(settings) else None
-    silent = {
-        engine.name: (past.silent.get(engine.name, 0) if past else 0) + 1 for engine in engines if is_silent(engine)
-    }
+    seconds = min(max(0.0, now - past.now), LONGEST_PAUSE_SECONDS) if past else 0.0
+    before = past.silent if past else {}
+    silent = {engine.name: before.get(engine.name, 0.0) + seconds for engine in engines if is_silent(engine)}
     fleet = sort(settings, engines, silent)
-    state = past or fresh(settings, fleet.live, now)
-    seconds = min(max(0.0, now - state.now), LONGEST_PAUSE_SECONDS)
-    state = replace(state, now=now, silent=silent)
+    state = replace(past or fresh(settings, fleet.live, now), now=now, silent=silent)
     cursors = {
         name: cursor for name, cursor in memory.cursors.items() if any(engine.name == name for engine in engines)
     }
@@ -79,19 +77,22 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     state, learnt = _learn(state, fleet, seconds)
     lengths = acceptance.lengths(state.acceptance)
     scores = {load: score(lengths, state.cost, load) for load in cost.measured(state.cost)}
-    before = state.table
+    table = state.table
     state, made = _decide(settings, state, scores, learnt, seconds)
     state, wanted = _bursts(settings, state, fleet, scores)
     policy, late = push(fleet, state.policy, state.table, wanted, known_generation)
     waiting = bool(late) and policy == state.policy
     state = replace(state, policy=policy, unacknowledged=state.unacknowledged + 1 if waiting else 0)
-    recommended = auto_table(state)
-    views = {load: _view(state, at, lengths, recommended) for load, at in scores.items()}
-    state, decisions = _in_force(state, settings, views, made, state.table != before)
+    changed = state.table != table
+    due = state.published is None or not 0 <= now - state.published.at < PUBLISH_SECONDS
+    state = _viewed(state, scores, lengths, everywhere=due or changed or bool(made))
+    state, decisions = _in_force(state, settings, made, changed)
     ratio = ratio_to_k0(scores.values(), state.table, state.lately)
-    state = _published(state, views, ratio, bool(decisions))
+    if due or decisions:
+        published = Published(now, tuple(state.views.values()), ratio, state.load.present)
+        state = replace(state, published=published)
     cursors.update({engine.name: engine.samples.cursor for engine in fleet.answering if engine.samples})
-    return tell.step(settings, state, fleet, cursors, tell.Findings(late, recommended, views, decisions, ratio))
+    return tell.step(settings, state, fleet, cursors, tell.Findings(late, decisions, ratio))
 
 
 def _learn(state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState, bool]:
@@ -127,26 +128,26 @@ def _decide(
     settings: Settings, state: TunerState, scores: ScoresByLoad, learnt: bool, seconds: float
 ) -> tuple[TunerState, dict[int, Move]]:
     """Latch, confirm and move each measured load, and the table that follows."""
-    decided, made = dict(state.decided), {}
+    decided: dict[int, Decided] = {**state.decided}
+    made: dict[int, Move] = {}
     for load, at in scores.items():
         if load not in decided:
-            if moves.observed(at):
-                decided[load] = moves.first(at, state.table[load])
-        elif learnt:
+            if not moves.observed(at):
+                continue
+            decided[load] = moves.first(at, state.auto[load])
+        if learnt:
             decided[load], move = moves.advance(decided[load], at, settings, settings.boot_table[load], seconds)
             if move is not None:
                 made[load] = move
+    auto = state.auto
+    if made or len(decided) > len(state.decided):
+        auto = solve.table(state.base, {load: at.k for load, at in decided.items()}, state.cost.loads)
     table = state.table
     if settings.mode is TuningMode.AUTO:
-        table = auto_table(replace(state, decided=decided))
+        table = auto
     elif settings.mode is TuningMode.MANUAL and settings.manual_table is not None:
         table = settings.manual_table
-    return replace(state, decided=decided, table=table), made
-
-
-def auto_table(state: TunerState) -> tuple[int, ...]:
-    """The table of mode Auto, whichever mode is in force."""
-    return solve.table(state.base, {load: at.k for load, at in state.decided.items()}, state.cost.loads)
+    return replace(state, decided=decided, auto=auto, table=table), made
 
 
 def _bursts(
@@ -171,6 +172,7 @@ def _bursts(
         settings.probe_share,
         settings.min_gain,
         explore.stale(state.cost, [at.load for at in present], state.now),
+        current,
     )
     wished = state.probe_wish + 1 if wish != current else 0
     taken = wish is None or current is None or wished >= PROBE_PATIENCE or explore.pressing(wish, current)
@@ -179,7 +181,7 @@ def _bursts(
 
 
 def _in_force(
-    state: TunerState, settings: Settings, views: Mapping[int, BucketView], made: Mapping[int, Move], changed: bool
+    state: TunerState, settings: Settings, made: Mapping[int, Move], changed: bool
 ) -> tuple[TunerState, tuple[Decision, ...]]:
     """A decision where the k in force changed: at once with the table's entry, in two passes with the load."""
     load = state.load.present
@@ -194,25 +196,23 @@ def _in_force(
     move = made.get(load) if settings.mode is TuningMode.AUTO else None
     if move is None and not manual and count < solve.CONFIRMATIONS:
         return replace(state, moving=(k, count)), ()
-    reason, message = Reason.LOAD, moves.followed(views.get(load), was_load, load, was_k, k)
+    reason, message = Reason.LOAD, moves.followed(state.views.get(load), was_load, load, was_k, k)
     if manual:
         reason, message = Reason.MANUAL, f"k {was_k} → {k} at {load} requests: tuning.table of mode Manual"
     elif move is not None:
         reason, message = move.reason, move.message
     generation = state.policy.generation if state.policy else 0
-    evidence = None if manual else views.get(load)
+    evidence = None if manual else state.views.get(load)
     decision = Decision(reason, message, load, was_k, k, generation, evidence)
     return replace(state, in_force=(load, k), moving=(-1, 0)), (decision,)
 
 
-def _view(state: TunerState, scores: Scores, lengths: acceptance.Lengths, recommended: Sequence[int]) -> BucketView:
-    at = scores.load
-    return view(scores, state.acceptance, lengths, state.table[at], recommended[at], at in state.decided)
-
-
-def _published(state: TunerState, views: Mapping[int, BucketView], ratio: Interval | None, decided: bool) -> TunerState:
-    """Status shows what was measured at the last decision, or at most once a minute."""
-    past = state.published
-    if past is not None and not decided and 0 <= state.now - past.at < PUBLISH_SECONDS:
-        return state
-    return replace(state, published=Published(state.now, tuple(views.values()), ratio, state.load.present))
+def _viewed(state: TunerState, scores: ScoresByLoad, lengths: acceptance.Lengths, *, everywhere: bool) -> TunerState:
+    """What is known, for people: made anew for the loads that are there, and `everywhere` where it is shown."""
+    views = {
+        load: view(scores[load], state.acceptance, lengths, state.table[load], state.auto[load], load in state.decided)
+        if everywhere or load in state.load.shares or load not in state.views
+        else state.views[load]
+        for load in scores
+    }
+    return replace(state, views=views)

@@ -10,8 +10,9 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import Tier
 from paceline_operator.tuning.model import Engine, Settings
 
-SILENT_PASSES = 3
-"""Passes in a row with running requests but no step at all, after which an engine's samples are stale."""
+SILENT_SECONDS = 30.0
+"""With running requests but no step at all, after which an engine's samples are stale. A long prompt on a CPU may take
+ten seconds in one step."""
 WITHOUT_PLUGIN = (Reason.PLUGIN_ABSENT, Reason.ENGINE_SERIES_MISSING)
 
 
@@ -30,12 +31,12 @@ class Fleet:
     """MetricsAvailable's reason and message."""
 
 
-def sort(settings: Settings, engines: Sequence[Engine], silent: Mapping[str, int]) -> Fleet:
-    """Sort `engines`; `silent` counts the passes in which each had running requests but made no step."""
+def sort(settings: Settings, engines: Sequence[Engine], silent: Mapping[str, float]) -> Fleet:
+    """Sort `engines`; `silent`: seconds for which each had running requests but made no step."""
     answering, failures = [], []
     tiers: dict[str, tuple[Tier, str]] = {}
     for engine in engines:
-        reason, message = _failure(engine, silent.get(engine.name, 0))
+        reason, message = _failure(engine, silent.get(engine.name, 0.0))
         if reason is None:
             answering.append(engine)
             tiers[engine.name] = _tier(settings, engine)
@@ -99,17 +100,15 @@ def _overtaken(fleet: Fleet, policy: Policy) -> bool:
     )
 
 
-def _failure(engine: Engine, silent: int) -> tuple[Reason | None, str]:
+def _failure(engine: Engine, silent: float) -> tuple[Reason | None, str]:
     if engine.failure is not None:
         return engine.failure, engine.failure_message
     if engine.state is None or engine.samples is None:
         return Reason.POD_NOT_ANSWERING, "no answer"
     if engine.samples.boot_id != engine.state.boot_id:
         return Reason.ENGINE_WARMING_UP, "it restarted while it was read"
-    if silent >= SILENT_PASSES:
-        return Reason.METRICS_STALE, (
-            f"{engine.samples.gauges.running} requests run, but no step was made in {silent} readings: the engine hangs"
-        )
+    if silent >= SILENT_SECONDS:
+        return Reason.METRICS_STALE, "requests run, but no step was made for half a minute: the engine hangs"
     return None, ""
 
 

@@ -20,6 +20,8 @@ SETTLED_SHARE = 0.4
 """Of the ordinary share, where no other k could be better beyond the tie band."""
 BAD_RATIO = 0.7
 """A k whose best case is below 0.7 of the incumbent's worst case is bad: it is only looked at now and then."""
+LEAVING = 1.0
+"""Standard errors more that a k in the bursts must be below, so that a push does not follow every flicker."""
 RARE_SECONDS = 900.0
 
 
@@ -39,12 +41,15 @@ def probe(
     share: float,
     min_gain: float,
     stale: Sequence[int],
+    current: Probe | None,
 ) -> Probe | None:
     """Bursts for the loads that are there (`present`, with their k `in_force`); None where there is nothing to try.
 
-    `missing`: ks to observe now, at the higher share. Otherwise all but the k in force and the bad ones take turns at
-    `share` or less; k=0 (the baseline) and the smallest other k (whose drafts tell of a change of traffic) stay alive
-    always, and a bad k is tried again when it was not seen for a while (`stale`).
+    `missing`: ks to observe now, at the higher share. Otherwise the ks that may yet be better than the one in force
+    take turns at `share` (where they are no better, they are hardly worse). Where there is none, all but the bad ones
+    do, more rarely: k=0 (the baseline) and the smallest other k (whose drafts tell of a change of traffic) stay alive
+    always. A k that was not seen for a while (`stale`) is tried again in any case. A k of `current`, the bursts pushed
+    before, leaves only when it is clearer than when it came.
     """
     if not present:
         return None
@@ -53,15 +58,23 @@ def probe(
     if wanted:
         return _bursts(wanted, max(share, OBSERVING_SHARE))
     ladder = present[0].ladder
-    kept = {0, min((k for k in ladder if k > 0), default=0)} | set(stale)
-    good = {
-        k for one, incumbent in zip(present, in_force, strict=True) for k in one.ladder if not _bad(one, k, incumbent)
-    }
-    open_question = any(
-        _open(one, k, incumbent, min_gain) for one, incumbent in zip(present, in_force, strict=True) for k in one.ladder
-    )
-    ks = [k for k in ladder if (k in kept or k in good) and k not in only]
-    return _bursts(ks, share if open_question else share * SETTLED_SHARE) if ks else None
+    probed = set(current.ks) if current else set()
+    good: set[int] = set()
+    open_ks: set[int] = set()
+    for one, incumbent in zip(present, in_force, strict=True):
+        if incumbent not in ladder:
+            continue
+        gains, errors = one.gains(incumbent)
+        for k, gain, error in zip(ladder, gains, errors, strict=True):
+            best = gain + (Z95 + LEAVING * (k in probed)) * error
+            if k != incumbent and best > math.log1p(min_gain):
+                open_ks.add(k)
+            if best > math.log(BAD_RATIO):
+                good.add(k)
+    kept = open_ks or good | {0, min((k for k in ladder if k > 0), default=0)}
+    ks = [k for k in ladder if k in kept | set(stale) and k not in only]
+    whole = bool(open_ks) or 0 in in_force  # at k=0 only bursts can tell that drafts are accepted again
+    return _bursts(ks, share if whole else share * SETTLED_SHARE) if ks else None
 
 
 def share_of(bursts: Probe) -> float:
@@ -70,13 +83,8 @@ def share_of(bursts: Probe) -> float:
 
 
 def pressing(wish: Probe, current: Probe) -> bool:
-    """Whether `wish` should replace `current` at once: it asks for more, for another k, or for half as many."""
-    observing = share_of(wish) >= OBSERVING_SHARE
-    return (
-        share_of(wish) > share_of(current)
-        or not set(wish.ks) <= set(current.ks)
-        or (observing and 2 * len(wish.ks) <= len(current.ks))
-    )
+    """Whether `wish` replaces `current` at once: while observing, a needless burst costs more than a push."""
+    return max(share_of(current), share_of(wish)) >= OBSERVING_SHARE
 
 
 def stale(costs: cost.Cost, loads: Sequence[int], now: float) -> tuple[int, ...]:
@@ -91,24 +99,3 @@ def stale(costs: cost.Cost, loads: Sequence[int], now: float) -> tuple[int, ...]
 def _bursts(ks: Sequence[int], share: float) -> Probe:
     interval = max(20, math.ceil((SETTLE_STEPS + BURST_STEPS) / share))
     return Probe(ks=tuple(ks), settle_steps=SETTLE_STEPS, burst_steps=BURST_STEPS, interval_steps=interval)
-
-
-def _bounds(scores: Scores, k: int) -> tuple[float, float]:
-    row = scores.ladder.index(k)
-    spread = Z95 * math.sqrt(max(0.0, float(scores.length_covariance[row, row] + scores.step_covariance[row, row])))
-    log = float(scores.log_goodput[row])
-    return log - spread, log + spread
-
-
-def _bad(scores: Scores, k: int, incumbent: int) -> bool:
-    if k not in scores.ladder or incumbent not in scores.ladder:
-        return False
-    return _bounds(scores, k)[1] < _bounds(scores, incumbent)[0] + math.log(BAD_RATIO)
-
-
-def _open(scores: Scores, k: int, incumbent: int, min_gain: float) -> bool:
-    """Whether `k` may yet turn out better than the incumbent by more than the least gain worth a move."""
-    if incumbent not in scores.ladder or k == incumbent:
-        return False
-    gain, error = scores.gain(k, incumbent)
-    return gain + Z95 * error > math.log1p(min_gain)

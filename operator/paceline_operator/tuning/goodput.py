@@ -31,24 +31,29 @@ class Scores:
     """Mean sampling requests in this bucket's steps."""
     log_length: Array
     log_step: Array
+    log_goodput: Array
+    """Log tokens per second."""
     length_covariance: Array
     step_covariance: Array
     steps: Array
     known: npt.NDArray[np.bool_]
     """Cost and acceptance both have their minimum count: only such a k may be chosen."""
 
-    @property
-    def log_goodput(self) -> Array:
-        """Log tokens per second."""
-        return math.log(self.requests) + self.log_length - self.log_step
+    def gains(self, over: int) -> tuple[list[float], list[float]]:
+        """Log goodput of every ladder k over that of `over`, and the standard errors."""
+        row = self.ladder.index(over)
+        covariance = self.length_covariance + self.step_covariance
+        own = covariance.diagonal()
+        variance = np.maximum(own + own[row] - 2 * covariance[row], 0.0)
+        gains: list[float] = (self.log_goodput - self.log_goodput[row]).tolist()
+        errors: list[float] = np.sqrt(variance).tolist()
+        return gains, errors
 
     def gain(self, k: int, over: int) -> tuple[float, float]:
         """Log goodput of `k` over that of `over`, and its standard error."""
-        a, b = self.ladder.index(k), self.ladder.index(over)
-        covariance = self.length_covariance + self.step_covariance
-        variance = covariance[a, a] + covariance[b, b] - 2 * covariance[a, b]
-        difference = self.log_goodput
-        return float(difference[a] - difference[b]), math.sqrt(max(0.0, float(variance)))
+        gains, errors = self.gains(over)
+        row = self.ladder.index(k)
+        return gains[row], errors[row]
 
 
 def score(lengths: Lengths, costs: Cost, load: int) -> Scores:
@@ -57,16 +62,18 @@ def score(lengths: Lengths, costs: Cost, load: int) -> Scores:
     position = costs.loads.index(load)
     cells = slice(position * width, (position + 1) * width)
     request_steps, counted = costs.requests[position]
+    requests = float(request_steps / counted) if counted > 0 else float(load)
     return Scores(
         load=load,
         ladder=costs.ladder,
-        requests=float(request_steps / counted) if counted > 0 else float(load),
+        requests=requests,
         log_length=lengths.log,
         log_step=costs.mean[cells],
+        log_goodput=math.log(requests) + lengths.log - costs.mean[cells],
         length_covariance=lengths.covariance,
         step_covariance=costs.covariance[cells, cells],
         steps=costs.steps[cells],
-        known=lengths.known & (costs.steps[cells] >= cost.MIN_STEPS),
+        known=lengths.known & cost.is_own(costs, load),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,27 +36,23 @@ def choose(
     widens it, so that noise cannot make a cell flap. `limit_seconds` (time per output token) removes candidates; where
     it removes all, the fastest stays a candidate.
     """
-    known = [k for k, there in zip(scores.ladder, scores.known, strict=True) if there]
+    known = [k for k, there in zip(scores.ladder, scores.known.tolist(), strict=True) if there]
     if incumbent not in known:
         return Choice(incumbent, 0.0, math.inf)
-    log = dict(zip(scores.ladder, scores.log_goodput, strict=True))
-    fastest = max(known, key=lambda k: log[k])
+    gains, errors = (dict(zip(scores.ladder, row, strict=True)) for row in scores.gains(incumbent))
+    fastest = max(known, key=gains.__getitem__)
+    within = known
     if limit_seconds is not None:
-        per_token = {k: scores.requests / math.exp(log[k]) for k in known}
-        within = [k for k in known if per_token[k] <= limit_seconds] or [fastest]
-        if incumbent not in within:
-            best = max(within, key=lambda k: log[k])
-            return Choice(best, math.expm1(log[best] - log[incumbent]), 0.0, limited=True)
-    best, best_gain, best_band = incumbent, 0.0, _band(0.0, min_gain, restless)
-    for k in known:
-        gain, error = scores.gain(k, incumbent)
-        band = _band(error, min_gain, restless)
-        if math.expm1(gain) > band and gain > best_gain:
-            best, best_gain, best_band = k, gain, band
-    if best == incumbent and fastest != incumbent:
-        gain, error = scores.gain(fastest, incumbent)
-        return Choice(incumbent, math.expm1(gain), _band(error, min_gain, restless))
-    return Choice(best, math.expm1(best_gain), best_band)
+        log = dict(zip(scores.ladder, scores.log_goodput.tolist(), strict=True))
+        within = [k for k in known if scores.requests / math.exp(log[k]) <= limit_seconds] or [fastest]
+    if incumbent not in within:
+        best = max(within, key=gains.__getitem__)
+        return Choice(best, math.expm1(gains[best]), 0.0, limited=True)
+    bands = {k: _band(errors[k], min_gain, restless) for k in within}
+    better = [k for k in within if k != incumbent and math.expm1(gains[k]) > bands[k]]
+    best = max(better, key=gains.__getitem__, default=incumbent)
+    shown = best if better else fastest
+    return Choice(best, math.expm1(gains[shown]), bands.get(shown, min_gain))
 
 
 def _band(error: float, min_gain: float, restless: float) -> float:
@@ -70,17 +67,17 @@ def table(base: Sequence[int], decided: Mapping[int, int], loads: Sequence[int])
     """
     dense = list(base)
     ordered = sorted(load for load in decided if load in loads)
-    edges = [*loads, len(base)]
-    for position, load in enumerate(loads):
-        span = range(load, edges[position + 1])
+    for load, end in zip(loads, [*loads[1:], len(base)], strict=True):
         if load in decided:
-            for n in span:
-                dense[n] = decided[load]
+            dense[load:end] = [decided[load]] * (end - load)
             continue
-        below = [decided[other] for other in ordered if other < load]
-        above = [decided[other] for other in ordered if other > load]
-        bounds = sorted((above[0] if above else 0, below[-1] if below else max(base)))
-        for n in span:
-            dense[n] = min(max(dense[n], bounds[0]), bounds[1])
+        position = bisect_left(ordered, load)
+        below = decided[ordered[position - 1]] if position else None
+        above = decided[ordered[position]] if position < len(ordered) else None
+        if below is None and above is None:
+            continue
+        highest = below if below is not None else max(base)
+        low, high = sorted((above if above is not None else 0, highest))
+        dense[load:end] = [min(max(k, low), high) for k in dense[load:end]]
     dense[0] = dense[1]
     return tuple(dense)

@@ -42,8 +42,13 @@ class TunerState:
     """Pushed last (or found in force at the start)."""
     read: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Engine -> its boot id, and its uptime up to which its samples are in the beliefs."""
-    silent: Mapping[str, int] = field(default_factory=dict)
+    silent: Mapping[str, float] = field(default_factory=dict)
+    """Engine -> seconds for which it had running requests but made no step."""
     decided: Mapping[int, Decided] = field(default_factory=dict)
+    auto: tuple[int, ...] = ()
+    """The table of mode Auto, whichever mode is in force."""
+    views: Mapping[int, BucketView] = field(default_factory=dict)
+    """By load bucket; those of loads that are not there may be a minute old."""
     waited: Mapping[int, int] = field(default_factory=dict)
     """Load bucket -> passes that probed for its missing counts."""
     load: Load = field(default_factory=Load)
@@ -70,13 +75,16 @@ def fresh(settings: Settings, live: Sequence[Engine], now: float) -> TunerState:
         cost=cost.empty(loads, settings.ladder),
         base=settings.boot_table,
         table=settings.boot_table,
+        auto=settings.boot_table,
     )
     newest = max((engine.state for engine in live if engine.state), key=lambda found: found.generation, default=None)
     if newest is None or newest.generation == 0 or len(newest.table) != len(settings.boot_table):
         return state
+    base = newest.table if set(newest.table) <= set(settings.ladder) else settings.boot_table
     return replace(
         state,
-        base=newest.table if set(newest.table) <= set(settings.ladder) else settings.boot_table,
+        base=base,
+        auto=base,
         table=newest.table,
         policy=Policy(generation=newest.generation, table=newest.table, probe=newest.probe),
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import Tier, TuningMode
 from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS
 from paceline_operator.tuning.engines import Fleet, runs
-from paceline_operator.tuning.model import BucketView, Decision, Interval, Memory, Settings, Step
+from paceline_operator.tuning.model import Decision, Interval, Memory, Settings, Step
 from paceline_operator.tuning.state import TunerState
 
 UNACKNOWLEDGED_PASSES = 3
@@ -24,8 +24,6 @@ class Findings:
     """What a pass found beyond the state."""
 
     late: tuple[str, ...] = ()
-    recommended: tuple[int, ...] | None = None
-    views: Mapping[int, BucketView] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     ratio: Interval | None = None
 
@@ -50,7 +48,7 @@ def step(
         tiers=fleet.tiers,
         effective=_effective(settings, state, fleet, holding),
         table=state.table,
-        recommended_table=found.recommended if state.decided else None,
+        recommended_table=state.auto if state.decided else None,
         generation=state.policy.generation if state.policy else 0,
         policy=state.policy if found.late else None,
         push_to=found.late,
@@ -58,7 +56,7 @@ def step(
         decisions=found.decisions,
         load=load,
         k=state.table[load] if load is not None else None,
-        buckets=tuple(found.views.values()),
+        buckets=tuple(state.views.values()),
         ratio_to_k0=found.ratio,
         generations={name: one.generation for name, one in states.items()},
         k_by_engine={name: one.table[at] for name, one in states.items() if at is not None and at < len(one.table)},
