@@ -60,7 +60,7 @@ ACCEPTED = [
         },
     ),
     (
-        "four kinds of plugin and environment",
+        "no plugin, environment and arguments",
         KIND_SERVING,
         {"engine": {"plugin": {"injection": "None"}, "env": [{"name": "A"}], "extraArgs": ["--seed", "1"]}},
         {"engine": {"plugin": {"injection": "None"}, "env": [{"name": "A", "value": ""}]}},

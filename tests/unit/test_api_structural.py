@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kubernetes.client import V1JSONSchemaProps
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -225,6 +225,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(annotation=annotations, value=values)
 def test_the_schema_accepts_what_pydantic_accepts(annotation: Any, value: Any) -> None:
     subject = model(annotation)
@@ -238,6 +239,7 @@ def test_the_schema_accepts_what_pydantic_accepts(annotation: Any, value: Any) -
     assert jsonschema.Draft202012Validator(schema).is_valid(document) == accepted
 
 
+@settings(deadline=None)
 @given(annotation=annotations)
 def test_the_client_library_knows_every_keyword(annotation: Any) -> None:
     V1JSONSchemaProps.model_validate(structural(model(annotation), "spec"))

@@ -121,6 +121,7 @@ def root_schema(model: type[BaseModel]) -> Schema:
         "properties": {
             "apiVersion": {"type": "string", "description": "Version of the schema of this object."},
             "kind": {"type": "string", "description": "Kind of this object."},
+            # Declared so that a rule may name it as the field it is about; all other metadata is the API server's.
             "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
             "spec": structural(spec, "spec"),
             "status": structural(status, "status", defaults=False),
