@@ -1,0 +1,79 @@
+"""A SpeculativeServing whose pods run this machine's own vLLM: no image of 5 GB has to be built or imported.
+
+The container's root is almost empty. The host's /usr, its linker cache, the Python installation, the engine's environment
+and the models are mounted into it at the paths they have here, so that nothing in them needs to be told where it is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hack.setup.common import cache_folder
+from tests.harness import images
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "smollm2-135m-instruct"
+MODELS = "/models"
+MAX_NUM_SEQS = 16
+
+
+def engine_environment() -> Path:
+    """The CPU engine's virtual environment of this clone. Raises FileNotFoundError where it has not been set up."""
+    environment = ROOT / ".venv" / "engine"
+    if not (environment / "bin" / "vllm").exists():
+        raise FileNotFoundError(f"{environment} has no vllm: run `make setup`")
+    return environment.resolve()
+
+
+def manifest(name: str, *, tuning: dict[str, Any]) -> dict[str, Any]:
+    """`kubectl apply`-able serving with ngram speculation, k up to 4."""
+    environment = engine_environment()
+    return {
+        "apiVersion": "paceline.dev/v1alpha1",
+        "kind": "SpeculativeServing",
+        "metadata": {"name": name},
+        "spec": {
+            "model": {"source": f"{MODELS}/{MODEL}"},
+            "speculation": {
+                "method": "ngram",
+                "maxTokens": 4,
+                "ngram": {"promptLookupMin": 2, "promptLookupMax": 4},
+            },
+            "engine": {
+                "device": "CPU",
+                "image": images.HOST,
+                "plugin": {"image": images.PLUGIN},
+                "enforceEager": True,
+                "dtype": "float32",
+                "maxModelLen": 2048,
+                "maxNumSeqs": MAX_NUM_SEQS,
+                "shutdownTimeoutSeconds": 0,
+                "env": [{"name": "PATH", "value": f"{environment}/bin:/usr/bin:/bin"}],
+                "podTemplate": {"spec": _overrides(environment)},
+            },
+            "tuning": tuning,
+        },
+    }
+
+
+def _overrides(environment: Path) -> dict[str, Any]:
+    # Where Python came with /usr, /usr has it already.
+    python = Path((environment / "bin" / "python").resolve()).parents[1]
+    folders = {"usr": Path("/usr"), "linker-cache": Path("/etc/ld.so.cache"), "environment": environment}
+    if not python.is_relative_to("/usr"):
+        folders["python"] = python
+    mounts = [{"name": key, "mountPath": str(path), "readOnly": True} for key, path in folders.items()]
+    volumes = [{"name": key, "hostPath": {"path": str(path)}} for key, path in folders.items()]
+    models = cache_folder() / "models"
+    return {
+        # A home folder may be closed to everybody else, and Python or the cache may be inside.
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False},
+        "containers": [
+            {
+                "name": "engine",
+                "volumeMounts": [*mounts, {"name": "models", "mountPath": MODELS, "readOnly": True}],
+            }
+        ],
+        "volumes": [*volumes, {"name": "models", "hostPath": {"path": str(models)}}],
+    }
