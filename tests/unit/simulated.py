@@ -92,6 +92,8 @@ class SimulatedEngine:
     uptime: float = 0.0
     window: int = 0
     turn: int = 0
+    phase: int = 0
+    """Steps into the present period of table steps and one burst."""
     carried: float = 0.0
     tokens: float = 0.0
     """True tokens that came out, noise left out."""
@@ -110,6 +112,8 @@ class SimulatedEngine:
     def push(self, policy: Policy) -> bool:
         if policy.generation < self.generation:
             return False
+        if self.policy is None or policy.probe != self.policy.probe:
+            self.phase = 0
         self.policy = policy
         return True
 
@@ -154,35 +158,36 @@ class SimulatedEngine:
         )
 
     def _steps(self, seconds: float) -> dict[tuple[int, bool], tuple[int, int]]:
-        """Steps by (k, probe): counted, and settling before them. Whole periods of table steps and one burst."""
+        """Steps by (k, probe): counted, and settling before them. The burst is the end of every period."""
         k = self.table[self.requests]
-        base = self.cost(self.requests, k) * self.slow
         probe = self.policy.probe if self.policy else None
-        counts: dict[tuple[int, bool], list[int]] = {(k, False): [0, 0]}
+        counts: dict[tuple[int, bool], list[int]] = {}
         left = seconds + self.carried
-        while left > 0:
-            plain = probe.interval_steps if probe else int(left / base) + 1
+        while True:
+            ahead, drafted, settling = 1_000_000, k, False
             if probe:
                 burst = probe.settle_steps + probe.burst_steps
-                tried = probe.ks[self.turn % len(probe.ks)]
-                needed = (plain - burst) * base + burst * self.cost(self.requests, tried) * self.slow
-                if needed <= left:
-                    self.turn += 1
-                    entry = counts.setdefault((tried, tried != k), [0, 0])
-                    entry[0] += probe.burst_steps
-                    entry[1] += probe.settle_steps
-                    counts[(k, False)][0] += plain - burst
-                    self.probe_steps += burst
-                    self.total_steps += plain
-                    left -= needed
-                    continue
-            whole = min(plain, int(left / base))
-            counts[(k, False)][0] += whole
-            self.total_steps += whole
-            left -= whole * base
-            break
-        self.carried = left
-        return {key: (steps, settle) for key, (steps, settle) in counts.items() if steps + settle}
+                self.phase %= probe.interval_steps
+                before = probe.interval_steps - burst - self.phase
+                if before <= 0:
+                    drafted = probe.ks[self.turn % len(probe.ks)]
+                    settling = before + probe.settle_steps > 0
+                    ahead = before + probe.settle_steps if settling else before + burst
+                else:
+                    ahead = before
+            step = self.cost(self.requests, drafted) * self.slow
+            steps = min(ahead, int(left / step))
+            entry = counts.setdefault((drafted, drafted != k), [0, 0])
+            entry[1 if settling else 0] += steps
+            left -= steps * step
+            self.phase += steps
+            self.total_steps += steps
+            self.probe_steps += steps if drafted != k else 0
+            if steps < ahead:
+                self.carried = left
+                return {key: (counted, settled) for key, (counted, settled) in counts.items() if counted + settled}
+            if probe and self.phase >= probe.interval_steps:
+                self.turn += 1
 
     def _cell(self, k: int, probe: bool, steps: int, mean: float, stalls: int) -> CostCell:
         times = mean * np.exp(self.rng.normal(0, self.step_noise, steps))

@@ -22,9 +22,8 @@ from paceline_operator.tuning.acceptance import Array
 Index: TypeAlias = npt.NDArray[np.intp]
 
 MIN_STEPS = 14.0
-"""Two bursts (but for a step or two that prefill spoilt): below this a cell's cost is not its own. Half of it does where
-the same k has it in a neighbouring load
-bucket, whose cost is mostly this one's."""
+"""Two bursts, but for a step or two that prefill spoilt: below this a cell's cost is not its own. Half of it does where
+the same k has it in a neighbouring load bucket, whose cost is mostly this one's."""
 HALF_LIFE_SECONDS = 900.0
 """Of a load bucket's mean number of requests."""
 OUTLIER_FACTOR = 5.0
@@ -42,8 +41,8 @@ DRIFT_OWN = 0.003**2 / 60
 NOISE_BOUNDS = (0.005**2, 0.4**2)
 SURPRISE = 4.0
 """Standard deviations beyond which a cell's window is doubted once, and believed the second time in a row."""
-KEPT_AFTER_CHANGE = 0.1
-"""Share of every cell's steps that still count once cost has changed for good: the others are measured anew too."""
+LOOSENED = 0.1
+"""Standard deviation that every cell gets for itself, as a share of a common change of cost."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Cost:
     mean: Array
     covariance: Array
     steps: Array
-    """Steps of each cell since cost changed last. How old they are is in the covariance, which grows with time."""
+    """Steps of each cell, ever. How old they are is in the covariance, which grows with time."""
     seen: Array
     """When each cell was measured last, in the caller's seconds; -inf = never."""
     streak: Array
@@ -68,8 +67,8 @@ class Cost:
     """The part of it that the cells of one window have in common."""
     speeds: Mapping[str, float] = field(default_factory=dict)
     """Engine -> log of its step time over the others', where there are several."""
-    changes: int = 0
-    """Lasting changes of cost detected so far."""
+    changed: float = -math.inf
+    """When cost changed for good last, in the caller's seconds: what was seen before is to be seen again."""
 
 
 def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
@@ -114,11 +113,18 @@ def learn(past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float,
     for cells in means.values():
         for cell, (_, _, count, request_steps) in cells.items():
             requests[cell // len(past.ladder)] += (request_steps, count)
-    corrected = _corrected(replace(aged, speeds=speeds, requests=requests), index, values, scatter)
+    corrected = _corrected(replace(aged, speeds=speeds, requests=requests), index, values, scatter, now)
     counted, seen = corrected.steps.copy(), corrected.seen.copy()
     counted[index] += steps
     seen[index] = now
     return replace(corrected, steps=counted, seen=seen)
+
+
+def loosened(cost: Cost, share: float, now: float) -> Cost:
+    """Every cell less sure by a standard deviation of `share` of itself, and to be measured again."""
+    covariance = cost.covariance.copy()
+    covariance[np.diag_indices_from(covariance)] += share**2
+    return replace(cost, covariance=covariance, changed=now)
 
 
 def measured(cost: Cost) -> tuple[int, ...]:
@@ -134,7 +140,8 @@ def is_own(cost: Cost, load: int) -> npt.NDArray[np.bool_]:
     for other in (row - 1, row + 1):
         if 0 <= other < len(cost.loads):
             near |= steps[other] >= MIN_STEPS
-    return steps[row] >= np.where(near, MIN_STEPS / 2, MIN_STEPS)
+    own: npt.NDArray[np.bool_] = steps[row] >= np.where(near, MIN_STEPS / 2, MIN_STEPS)
+    return own
 
 
 def robust_mean(cell: CostCell) -> tuple[float, float, int] | None:
@@ -231,7 +238,7 @@ def _merged(
     return index, values, variances, counts
 
 
-def _corrected(cost: Cost, index: Index, values: Array, variances: Array) -> Cost:
+def _corrected(cost: Cost, index: Index, values: Array, variances: Array, now: float) -> Cost:
     covariance = cost.covariance
     surprise = values - cost.mean[index]
     own = cost.steps[index] >= MIN_STEPS
@@ -243,17 +250,17 @@ def _corrected(cost: Cost, index: Index, values: Array, variances: Array) -> Cos
     doubted = strange & own & (np.abs(streak[index]) < 2)
     believed = strange & ~doubted
     noise[np.diag_indices_from(noise)] += np.where(doubted, surprise**2 / SURPRISE**2, 0.0)
-    changes, steps = cost.changes, cost.steps
+    changed = cost.changed
     if believed.any():
         together = believed & own
         if together.sum() * 2 > own.sum() and abs(np.sign(surprise[together]).sum()) == together.sum():
             level = float(np.median(surprise[together]))
             covariance = covariance + level**2
-            covariance[np.diag_indices_from(covariance)] += (0.1 * level) ** 2
+            covariance[np.diag_indices_from(covariance)] += (LOOSENED * level) ** 2
         covariance = covariance.copy()
         covariance[index[believed], index[believed]] += surprise[believed] ** 2
         if (believed & own).any():
-            changes, steps = changes + 1, steps * KEPT_AFTER_CHANGE
+            changed = now
         streak[index[believed]] = 0
     columns = covariance[:, index]
     gain = np.linalg.solve(columns[index] + noise, columns.T)
@@ -275,9 +282,8 @@ def _corrected(cost: Cost, index: Index, values: Array, variances: Array) -> Cos
         cost,
         mean=mean,
         covariance=(updated + updated.T) / 2,
-        steps=steps,
         streak=streak,
         noise=noise_now,
         shared=min(0.9 * noise_now, max(0.0, shared)),
-        changes=changes,
+        changed=changed,
     )

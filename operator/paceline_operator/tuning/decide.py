@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from paceline_engine.protocol import MAX_PROBE_SHARE, Probe, Samples, expand
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import ProbingMode, ServingSpec, TuningMode
+from paceline_operator.api.serving import Method, ProbingMode, ServingSpec, TuningMode
 from paceline_operator.tuning import acceptance, cost, explore, moves, solve, tell
 from paceline_operator.tuning.baseline import ratio_to_k0
 from paceline_operator.tuning.engines import Fleet, is_silent, push, sort
@@ -21,7 +21,7 @@ from paceline_operator.tuning.moves import Decided, Move
 from paceline_operator.tuning.prior import boot_table, ladder_of
 from paceline_operator.tuning.state import Published, TunerState, fresh, key
 
-LATELY_HALF_LIFE_SECONDS = 300.0
+LATELY_HALF_LIFE_SECONDS = 60.0
 LONGEST_PAUSE_SECONDS = 3600.0
 """A longer pause between two passes (or a clock that jumped) ages the beliefs no further than this."""
 PRESENT_SHARE = 0.15
@@ -29,6 +29,8 @@ PRESENT_SHARE = 0.15
 PROBE_PATIENCE = 3
 """Passes that must wish for other bursts before they are pushed, unless counts are missing: a push is a write."""
 PUBLISH_SECONDS = 60.0
+LOOKUP_METHODS = frozenset({Method.NGRAM, Method.NGRAM_GPU, Method.SUFFIX})
+"""These draft only where they find a match, so that another traffic is another step cost too."""
 
 ScoresByLoad = Mapping[int, Scores]
 
@@ -74,11 +76,11 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     }
     if not fleet.answering:
         return tell.step(settings, replace(state, load=Load()), fleet, cursors)
-    state, learnt = _learn(state, fleet, seconds)
+    state, learnt, turned = _learn(state, fleet, seconds)
     lengths = acceptance.lengths(state.acceptance)
     scores = {load: score(lengths, state.cost, load) for load in cost.measured(state.cost)}
     table = state.table
-    state, made = _decide(settings, state, scores, learnt, seconds)
+    state, made = _decide(settings, state, scores, seconds if learnt else None, turned)
     state, wanted = _bursts(settings, state, fleet, scores)
     policy, late = push(fleet, state.policy, state.table, wanted, known_generation)
     waiting = bool(late) and policy == state.policy
@@ -95,8 +97,8 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     return tell.step(settings, state, fleet, cursors, tell.Findings(late, decisions, ratio))
 
 
-def _learn(state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState, bool]:
-    """Beliefs with the samples nobody has seen yet, and whether there were any."""
+def _learn(state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState, bool, bool]:
+    """Beliefs with the samples nobody has seen yet; whether there were any, and whether traffic or cost changed."""
     news: dict[str, Samples] = {}
     read = dict(state.read)
     for engine in fleet.answering:
@@ -114,20 +116,20 @@ def _learn(state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState,
         lately[at] = lately.get(at, 0.0) + share
     drafts = [cell for samples in news.values() for cell in samples.acceptance]
     cells = {name: samples.cells for name, samples in news.items() if samples.cells}
-    return replace(
-        state,
-        read=read,
-        load=load,
-        lately=lately,
-        acceptance=acceptance.learn(state.acceptance, drafts, seconds),
-        cost=cost.learn(state.cost, cells, seconds, state.now),
-    ), any(cell.request_steps for cell in drafts) or bool(cells)
+    beliefs = acceptance.learn(state.acceptance, drafts, seconds)
+    costs = state.cost
+    if beliefs.changes > state.acceptance.changes and state.key[0] in LOOKUP_METHODS:
+        costs = cost.loosened(costs, cost.LOOSENED, state.now)
+    costs = cost.learn(costs, cells, seconds, state.now)
+    learnt = any(cell.request_steps for cell in drafts) or bool(cells)
+    turned = beliefs.changes > state.acceptance.changes or costs.changed > state.cost.changed
+    return replace(state, read=read, load=load, lately=lately, acceptance=beliefs, cost=costs), learnt, turned
 
 
 def _decide(
-    settings: Settings, state: TunerState, scores: ScoresByLoad, learnt: bool, seconds: float
+    settings: Settings, state: TunerState, scores: ScoresByLoad, seconds: float | None, turned: bool
 ) -> tuple[TunerState, dict[int, Move]]:
-    """Latch, confirm and move each measured load, and the table that follows."""
+    """Latch, confirm and move each measured load, and the table that follows. `seconds` None: nothing was learnt."""
     decided: dict[int, Decided] = {**state.decided}
     made: dict[int, Move] = {}
     for load, at in scores.items():
@@ -135,8 +137,9 @@ def _decide(
             if not moves.observed(at):
                 continue
             decided[load] = moves.first(at, state.auto[load])
-        if learnt:
-            decided[load], move = moves.advance(decided[load], at, settings, settings.boot_table[load], seconds)
+        if seconds is not None:
+            boot = settings.boot_table[load]
+            decided[load], move = moves.advance(decided[load], at, settings, boot, seconds, turned)
             if move is not None:
                 made[load] = move
     auto = state.auto
@@ -193,14 +196,17 @@ def _in_force(
         return replace(state, in_force=(load, k), moving=(-1, 0)), ()
     count = state.moving[1] + 1 if state.moving[0] == k else 1
     manual = settings.mode is TuningMode.MANUAL and changed
-    move = made.get(load) if settings.mode is TuningMode.AUTO else None
+    move = None
+    if settings.mode is TuningMode.AUTO and changed and made:
+        # An undecided load follows the decided ones beside it: then theirs is the reason.
+        move = made[min(made, key=lambda other: abs(other - load))]
     if move is None and not manual and count < solve.CONFIRMATIONS:
         return replace(state, moving=(k, count)), ()
     reason, message = Reason.LOAD, moves.followed(state.views.get(load), was_load, load, was_k, k)
     if manual:
         reason, message = Reason.MANUAL, f"k {was_k} → {k} at {load} requests: tuning.table of mode Manual"
     elif move is not None:
-        reason, message = move.reason, move.message
+        reason, message = move.reason, move.message if move.load == load else moves.dragged(move, load, was_k, k)
     generation = state.policy.generation if state.policy else 0
     evidence = None if manual else state.views.get(load)
     decision = Decision(reason, message, load, was_k, k, generation, evidence)

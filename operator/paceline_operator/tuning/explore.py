@@ -26,11 +26,12 @@ RARE_SECONDS = 900.0
 
 
 def lacking(scores: Scores, since_change: Array) -> tuple[int, ...]:
-    """Ladder ks without their minimum count at this load, or without any since traffic changed."""
+    """Ladder ks without their minimum count at this load, or not measured since cost or traffic changed."""
+    rows = zip(scores.ladder, scores.known.tolist(), scores.outdated.tolist(), since_change.tolist(), strict=True)
     return tuple(
         k
-        for k, known, fresh in zip(scores.ladder, scores.known, since_change, strict=True)
-        if not known or (k > 0 and fresh < acceptance.MIN_REQUEST_STEPS)
+        for k, known, outdated, fresh in rows
+        if not known or outdated or (k > 0 and fresh < acceptance.MIN_REQUEST_STEPS)
     )
 
 

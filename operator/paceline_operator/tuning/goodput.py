@@ -38,6 +38,8 @@ class Scores:
     steps: Array
     known: npt.NDArray[np.bool_]
     """Cost and acceptance both have their minimum count: only such a k may be chosen."""
+    outdated: npt.NDArray[np.bool_]
+    """Cost was not measured since it changed."""
 
     def gains(self, over: int) -> tuple[list[float], list[float]]:
         """Log goodput of every ladder k over that of `over`, and the standard errors."""
@@ -74,6 +76,7 @@ def score(lengths: Lengths, costs: Cost, load: int) -> Scores:
         step_covariance=costs.covariance[cells, cells],
         steps=costs.steps[cells],
         known=lengths.known & cost.is_own(costs, load),
+        outdated=costs.seen[cells] < costs.changed,
     )
 
 

@@ -12,7 +12,7 @@ from paceline_operator.tuning.model import BucketView, Interval, Settings
 from paceline_operator.tuning.solve import CONFIRMATIONS, Choice, choose
 
 FIRST_WINDOWS = 6
-"""Windows after a load was first observed in which a move corrects the boot table, rather than follows a change."""
+"""Windows after a load was first observed in which a move corrects the boot table, unless traffic or cost changed."""
 RESTLESS_HALF_LIFE_SECONDS = 1800.0
 
 
@@ -29,7 +29,7 @@ class Decided:
     restless: float = 0.0
     """Changes of k here, halving every half hour."""
     windows: int = 0
-    """Windows with evidence since it was first observed."""
+    """Windows with evidence since it was first observed; FIRST_WINDOWS and more once traffic or cost changed."""
     reason: Reason = Reason.INCUMBENT
     message: str = ""
 
@@ -57,12 +57,11 @@ def first(scores: Scores, entry: int) -> Decided:
 
 
 def advance(
-    past: Decided, scores: Scores, settings: Settings, boot_entry: int, seconds: float
+    past: Decided, scores: Scores, settings: Settings, boot_entry: int, seconds: float, changed: bool
 ) -> tuple[Decided, Move | None]:
-    """One more window of evidence: confirm, move, or stay."""
-    now = replace(
-        past, restless=past.restless * 0.5 ** (seconds / RESTLESS_HALF_LIFE_SECONDS), windows=past.windows + 1
-    )
+    """One more window of evidence: confirm, move, or stay. `changed`: it brought another traffic, or another cost."""
+    restless = past.restless * 0.5 ** (seconds / RESTLESS_HALF_LIFE_SECONDS)
+    now = replace(past, restless=restless, windows=past.windows + (FIRST_WINDOWS if changed else 1))
     choice = choose(scores, now.k, settings.min_gain, now.restless, settings.tpot_limit_seconds)
     if choice.k == now.k:
         return replace(now, pending=(-1, 0)), None
@@ -96,6 +95,11 @@ def followed(view: BucketView | None, from_load: int, to_load: int, from_k: int,
     there, here = ends[0].goodput, ends[1].goodput
     told = f"{_spread(there)} tok/s against {_spread(here)} ({there.value / here.value - 1:+.0%})"
     return f"{head}: {told}, two windows in a row"
+
+
+def dragged(move: Move, load: int, from_k: int, to_k: int) -> str:
+    """Why the k of a load that is not observed changed with a move beside it."""
+    return f"k {from_k} → {to_k} at {_requests(load)}, not observed yet, as at a load beside it: {move.message}"
 
 
 def _blame(past: Decided, scores: Scores, choice: Choice, boot_entry: int) -> Reason:
