@@ -1,4 +1,4 @@
-"""The operator's configuration: environment variables, read once at start. docs/reference lists them."""
+"""The operator's configuration: environment variables, read once at start. docs/labels.md lists them."""
 
 from __future__ import annotations
 
