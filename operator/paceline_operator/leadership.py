@@ -77,7 +77,7 @@ class Leadership:
             async with asyncio.timeout(self._terms.deadline):
                 held = await self._hold()
         except (KubeError, TimeoutError) as error:
-            logger.warning("Lease not read or written: lease=%s/%s error=%s", self._namespace, LEASE_NAME, error)
+            logger.warning("Lease not read or written: lease=%s/%s error=%r", self._namespace, LEASE_NAME, error)
             if self.leading and self._clock.monotonic() - self._renewed > self._terms.deadline - self._terms.poll:
                 await self._step_down("the Lease could not be renewed")
             return self._terms.poll
@@ -145,4 +145,4 @@ class Leadership:
                     lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                     await self._kube.replace(lease)
         except (KubeError, TimeoutError) as error:
-            logger.warning("Lease not released, it expires by itself: error=%s", error)
+            logger.warning("Lease not released, it expires by itself: error=%r", error)

@@ -138,8 +138,9 @@ async def startup(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) ->
         memo.operator = Operator(config)
     except (ValueError, OSError) as error:
         raise kopf.PermanentError(str(error)) from None
-    # A line for each event of each pod, which says nothing that is not said better below.
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    # A line for each event of each pod and for each reading of each engine, which conditions tell better.
+    for chatty in ("kopf.objects", "httpx"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.watching.server_timeout = 600
