@@ -16,20 +16,18 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from paceline_engine.protocol import HISTOGRAM_BASE, CostCell
+from paceline_engine.protocol import CostCell
 from paceline_operator.tuning.acceptance import Array
+from paceline_operator.tuning.timing import Timing, timings
 
 Index: TypeAlias = npt.NDArray[np.intp]
+Timings: TypeAlias = Mapping[int, Timing]
 
 MIN_STEPS = 14.0
 """Two bursts, but for a step or two that prefill spoilt: below this a cell's cost is not its own. Half of it does where
 the same k has it in a neighbouring load bucket, whose cost is mostly this one's."""
 HALF_LIFE_SECONDS = 900.0
 """Of a load bucket's mean number of requests."""
-OUTLIER_FACTOR = 5.0
-OUTLIER_SHARE = 0.05
-"""Steps above five times a cell's median, where they are at most a twentieth (or one), are stalls of the process (a
-kernel compiled at first use takes seconds), not the cost of k."""
 FIRST_GUESS_SECONDS = 0.02
 DRAFT_GUESS = 0.05
 """Cost of one more drafted token over that of a step: 0.03 to 0.09 measured on an H200 (dense 32B, 8B) with EAGLE."""
@@ -104,15 +102,15 @@ def learn(past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float,
     covariance = past.covariance + DRIFT_SHARED * seconds
     covariance[np.diag_indices_from(covariance)] += DRIFT_OWN * seconds
     aged = replace(past, covariance=covariance, requests=past.requests * keep)
-    means = {name: cells for name, window in windows.items() if (cells := _means(past, window))}
+    means = {name: cells for name, window in windows.items() if (cells := timings(window, past.loads, past.ladder))}
     if not means:
         return aged
     speeds = _speeds(aged, means)
     index, values, scatter, steps = _merged(aged, means, speeds)
     requests = aged.requests.copy()
     for cells in means.values():
-        for cell, (_, _, count, request_steps) in cells.items():
-            requests[cell // len(past.ladder)] += (request_steps, count)
+        for cell, timing in cells.items():
+            requests[cell // len(past.ladder)] += (timing.request_steps, timing.steps)
     corrected = _corrected(replace(aged, speeds=speeds, requests=requests), index, values, scatter, now)
     counted, seen = corrected.steps.copy(), corrected.seen.copy()
     counted[index] += steps
@@ -144,76 +142,14 @@ def is_own(cost: Cost, load: int) -> npt.NDArray[np.bool_]:
     return own
 
 
-def robust_mean(cell: CostCell) -> tuple[float, float, int] | None:
-    """Mean step seconds without stalls, the variance of a step's logarithm, and the steps that were kept.
-
-    None where a cell holds no time. Stalls are found in the histogram (its bins are 5 % wide) and taken out of the sums
-    at their bin's middle.
-    """
-    if cell.steps < 1 or cell.seconds <= 0:
-        return None
-    bins = sorted(cell.histogram.items())
-    counted = sum(count for _, count in bins)
-    steps, seconds, squared = cell.steps, cell.seconds, cell.seconds_squared
-    if counted:
-        reached, median = 0, bins[0][0]
-        for median, count in bins:  # noqa: B007 the bin where half is reached is the result
-            reached += count
-            if 2 * reached >= counted:
-                break
-        limit = median + math.log(OUTLIER_FACTOR) / math.log(HISTOGRAM_BASE)
-        stalls = [(position, count) for position, count in bins if position > limit]
-        lost = sum(count for _, count in stalls)
-        if 0 < lost <= max(1.0, OUTLIER_SHARE * counted):
-            times = [(HISTOGRAM_BASE ** (position + 0.5) * 1e-6, count) for position, count in stalls]
-            seconds -= sum(time * count for time, count in times)
-            squared -= sum(time * time * count for time, count in times)
-            steps -= lost
-            ceiling = steps * HISTOGRAM_BASE**limit * 1e-6
-            floor = steps * HISTOGRAM_BASE ** bins[0][0] * 1e-6
-            seconds = min(max(seconds, floor), ceiling)
-    if steps < 1 or seconds <= 0:
-        return None
-    mean = seconds / steps
-    variance = max(squared / steps / (mean * mean) - 1.0, 1e-4)
-    return mean, min(variance, 1.0), steps
-
-
-_Measured: TypeAlias = dict[int, tuple[float, float, int, float]]
-"""Cell -> log mean seconds, variance of that from the scatter of steps, steps, request-steps."""
-
-
-def _means(cost: Cost, window: Iterable[CostCell]) -> _Measured:
-    rows = {load: position for position, load in enumerate(cost.loads)}
-    columns = {k: position for position, k in enumerate(cost.ladder)}
-    sums: dict[int, list[float]] = {}
-    for cell in window:
-        # Fewer verified than configured is how ngram and adaptive verification are: that is part of what k costs. More
-        # are drafts of a larger k before.
-        if cell.k_verified > cell.k_drafted or cell.load not in rows or cell.k_drafted not in columns:
-            continue
-        if (kept := robust_mean(cell)) is None:
-            continue
-        mean, variance, steps = kept
-        total = sums.setdefault(rows[cell.load] * len(cost.ladder) + columns[cell.k_drafted], [0.0, 0.0, 0.0, 0.0])
-        total[0] += steps
-        total[1] += steps * mean
-        total[2] += steps * variance
-        total[3] += cell.request_steps * steps / cell.steps
-    return {
-        cell: (math.log(seconds / steps), spread / (steps * steps), int(steps), request_steps)
-        for cell, (steps, seconds, spread, request_steps) in sums.items()
-    }
-
-
-def _speeds(cost: Cost, measured: Mapping[str, _Measured]) -> dict[str, float]:
+def _speeds(cost: Cost, measured: Mapping[str, Timings]) -> dict[str, float]:
     """Each engine's own log speed, so that a slow pod is not taken for the cost of the k it happened to run."""
     if len(measured) < 2 and len(cost.speeds) < 2:
         return {}
     speeds = dict(cost.speeds)
     for name, cells in measured.items():
-        gaps = [log - cost.mean[cell] for cell, (log, _, _, _) in cells.items()]
-        weights = [math.sqrt(steps) for _, _, steps, _ in cells.values()]
+        gaps = [timing.log_mean - cost.mean[cell] for cell, timing in cells.items()]
+        weights = [math.sqrt(timing.steps) for timing in cells.values()]
         gap = float(np.average(gaps, weights=weights))
         speeds[name] = speeds[name] + 0.3 * (gap - speeds[name]) if name in speeds else gap
     middle = float(np.median([speeds[name] for name in measured]))
@@ -221,12 +157,13 @@ def _speeds(cost: Cost, measured: Mapping[str, _Measured]) -> dict[str, float]:
 
 
 def _merged(
-    cost: Cost, measured: Mapping[str, _Measured], speeds: Mapping[str, float]
+    cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, float]
 ) -> tuple[Index, Array, Array, Array]:
     gathered: dict[int, list[tuple[float, float, int]]] = {}
     for name, cells in measured.items():
-        for cell, (log, scatter, steps, _) in cells.items():
-            gathered.setdefault(cell, []).append((log - speeds.get(name, 0.0), scatter, steps))
+        for cell, timing in cells.items():
+            found = (timing.log_mean - speeds.get(name, 0.0), timing.variance, timing.steps)
+            gathered.setdefault(cell, []).append(found)
     index = np.fromiter(gathered, dtype=np.intp)
     values, variances, counts = np.empty(index.size), np.empty(index.size), np.empty(index.size)
     for position, parts in enumerate(gathered.values()):

@@ -19,9 +19,11 @@ from paceline_operator.tuning.load import Load, observe
 from paceline_operator.tuning.model import Decision, Engine, Memory, Settings, Step
 from paceline_operator.tuning.moves import Decided, Move
 from paceline_operator.tuning.prior import boot_table, ladder_of
-from paceline_operator.tuning.state import Published, TunerState, fresh, key
+from paceline_operator.tuning.state import Published, Read, TunerState, fresh, key
 
 LATELY_HALF_LIFE_SECONDS = 60.0
+FORGOTTEN_WEIGHT = 0.3
+"""Of a load in the recent past, where a pass that was all there counts 1."""
 LONGEST_PAUSE_SECONDS = 3600.0
 """A longer pause between two passes (or a clock that jumped) ages the beliefs no further than this."""
 PRESENT_SHARE = 0.15
@@ -29,6 +31,10 @@ PRESENT_SHARE = 0.15
 PROBE_PATIENCE = 3
 """Passes that must wish for other bursts before they are pushed, unless counts are missing: a push is a write."""
 PUBLISH_SECONDS = 60.0
+REMEMBERED_SECONDS = 3600.0
+"""How long an engine that is gone keeps its place: one that comes back is not counted from its boot again."""
+OVERLAP_SECONDS = 0.5
+"""By which a window may begin before the one before it ended: rounding, not a window read twice."""
 LOOKUP_METHODS = frozenset({Method.NGRAM, Method.NGRAM_GPU, Method.SUFFIX})
 """These draft only where they find a match, so that another traffic is another step cost too."""
 
@@ -70,24 +76,23 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     before = past.silent if past else {}
     silent = {engine.name: before.get(engine.name, 0.0) + seconds for engine in engines if is_silent(engine)}
     fleet = sort(settings, engines, silent)
-    state = replace(past or fresh(settings, fleet.live, now), now=now, silent=silent)
-    cursors = {
-        name: cursor for name, cursor in memory.cursors.items() if any(engine.name == name for engine in engines)
-    }
+    state = past or fresh(settings, fleet.live, now)
+    state = replace(state, now=now, silent=silent, passes=state.passes + 1)
+    cursors = {name: cursor for name, cursor in memory.cursors.items() if name in state.read}
     if not fleet.answering:
         return tell.step(settings, replace(state, load=Load()), fleet, cursors)
     state, learnt, turned = _learn(state, fleet, seconds)
+    due = state.published is None or not 0 <= now - state.published.at < PUBLISH_SECONDS
     lengths = acceptance.lengths(state.acceptance)
-    scores = {load: score(lengths, state.cost, load) for load in cost.measured(state.cost)}
+    scores = {load: score(lengths, state.cost, load) for load in _in_question(state, everywhere=turned or due)}
     table = state.table
-    state, made = _decide(settings, state, scores, seconds if learnt else None, turned)
+    state, made = _decide(settings, state, scores, learnt, turned)
     state, wanted = _bursts(settings, state, fleet, scores)
     policy, late = push(fleet, state.policy, state.table, wanted, known_generation)
     waiting = bool(late) and policy == state.policy
     state = replace(state, policy=policy, unacknowledged=state.unacknowledged + 1 if waiting else 0)
     changed = state.table != table
-    due = state.published is None or not 0 <= now - state.published.at < PUBLISH_SECONDS
-    state = _viewed(state, scores, lengths, everywhere=due or changed or bool(made))
+    state = _viewed(state, scores, lengths, everywhere=due or changed)
     state, decisions = _in_force(state, settings, made, changed)
     ratio = ratio_to_k0(scores.values(), state.table, state.lately)
     if due or decisions:
@@ -97,21 +102,32 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     return tell.step(settings, state, fleet, cursors, tell.Findings(late, decisions, ratio))
 
 
+def _in_question(state: TunerState, *, everywhere: bool) -> list[int]:
+    """Load buckets to score in this pass: those that are or were there just now, those about to move, and one other."""
+    loads = cost.measured(state.cost)
+    if everywhere or not loads:
+        return list(loads)
+    there = {load for load, weight in state.lately.items() if weight > FORGOTTEN_WEIGHT}
+    moving = {load for load in loads if load not in state.decided or state.decided[load].pending[1]}
+    return [load for load in loads if load in there or load in moving or load == loads[state.passes % len(loads)]]
+
+
 def _learn(state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState, bool, bool]:
     """Beliefs with the samples nobody has seen yet; whether there were any, and whether traffic or cost changed."""
     news: dict[str, Samples] = {}
-    read = dict(state.read)
+    read = {name: known for name, known in state.read.items() if state.now - known.seen < REMEMBERED_SECONDS}
     for engine in fleet.answering:
         samples = engine.samples
         assert samples is not None
-        boot, counted = read.get(engine.name, ("", 0.0))
+        known = read.get(engine.name)
         # The same process since boot once more, or a window that overlaps what was read, would count twice.
-        if samples.boot_id != boot or (not samples.reset and samples.from_seconds >= counted - 0.5):
+        again = known is not None and known.boot_id == samples.boot_id
+        if not again or (not samples.reset and known and samples.from_seconds >= known.uptime - OVERLAP_SECONDS):
             news[engine.name] = samples
-        read[engine.name] = (samples.boot_id, samples.to_seconds)
+        read[engine.name] = Read(samples.boot_id, samples.to_seconds, state.now)
     load = observe(samples for engine in fleet.answering if (samples := engine.samples) is not None)
     keep = 0.5 ** (seconds / LATELY_HALF_LIFE_SECONDS)
-    lately = {at: weight * keep for at, weight in state.lately.items() if weight * keep > 1e-6}
+    lately = {at: weight * keep for at, weight in state.lately.items() if weight * keep > FORGOTTEN_WEIGHT}
     for at, share in load.shares.items():
         lately[at] = lately.get(at, 0.0) + share
     drafts = [cell for samples in news.values() for cell in samples.acceptance]
@@ -127,19 +143,19 @@ def _learn(state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState,
 
 
 def _decide(
-    settings: Settings, state: TunerState, scores: ScoresByLoad, seconds: float | None, turned: bool
+    settings: Settings, state: TunerState, scores: ScoresByLoad, learnt: bool, turned: bool
 ) -> tuple[TunerState, dict[int, Move]]:
-    """Latch, confirm and move each measured load, and the table that follows. `seconds` None: nothing was learnt."""
+    """Latch, confirm and move the loads in question, and the table that follows."""
     decided: dict[int, Decided] = {**state.decided}
     made: dict[int, Move] = {}
     for load, at in scores.items():
         if load not in decided:
             if not moves.observed(at):
                 continue
-            decided[load] = moves.first(at, state.auto[load])
-        if seconds is not None:
+            decided[load] = moves.first(at, state.auto[load], state.now)
+        if learnt:
             boot = settings.boot_table[load]
-            decided[load], move = moves.advance(decided[load], at, settings, boot, seconds, turned)
+            decided[load], move = moves.advance(decided[load], at, settings, boot, state.now, turned)
             if move is not None:
                 made[load] = move
     auto = state.auto
@@ -215,10 +231,10 @@ def _in_force(
 
 def _viewed(state: TunerState, scores: ScoresByLoad, lengths: acceptance.Lengths, *, everywhere: bool) -> TunerState:
     """What is known, for people: made anew for the loads that are there, and `everywhere` where it is shown."""
-    views = {
-        load: view(scores[load], state.acceptance, lengths, state.table[load], state.auto[load], load in state.decided)
-        if everywhere or load in state.load.shares or load not in state.views
-        else state.views[load]
-        for load in scores
-    }
-    return replace(state, views=views)
+    views = dict(state.views)
+    for load in cost.measured(state.cost):
+        if everywhere or load in state.load.shares or load not in views:
+            at = scores.get(load) or score(lengths, state.cost, load)
+            ks = state.table[load], state.auto[load]
+            views[load] = view(at, state.acceptance, lengths, *ks, load in state.decided)
+    return replace(state, views=dict(sorted(views.items())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline_engine.protocol import Policy, Probe, State
+from paceline_engine.protocol import MAX_K, Policy, Probe, Samples, State
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import Tier
 from paceline_operator.tuning.model import Engine, Settings
@@ -13,6 +13,10 @@ from paceline_operator.tuning.model import Engine, Settings
 SILENT_SECONDS = 30.0
 """With running requests but no step at all, after which an engine's samples are stale. A long prompt on a CPU may take
 ten seconds in one step."""
+LARGEST = 1e15
+"""A count or a number of seconds above this is nonsense."""
+LARGEST_BIN = 1000
+"""Of the step-time histogram: 1.05**1000 microseconds is longer than any engine ran."""
 WITHOUT_PLUGIN = (Reason.PLUGIN_ABSENT, Reason.ENGINE_SERIES_MISSING)
 
 
@@ -107,9 +111,25 @@ def _failure(engine: Engine, silent: float) -> tuple[Reason | None, str]:
         return Reason.POD_NOT_ANSWERING, "no answer"
     if engine.samples.boot_id != engine.state.boot_id:
         return Reason.ENGINE_WARMING_UP, "it restarted while it was read"
+    if not _plausible(engine.samples):
+        return Reason.MALFORMED_ANSWER, "its samples hold numbers that cannot be"
     if silent >= SILENT_SECONDS:
         return Reason.METRICS_STALE, "requests run, but no step was made for half a minute: the engine hangs"
     return None, ""
+
+
+def _plausible(samples: Samples) -> bool:
+    """Whether the arithmetic can bear the numbers: no count or time beyond what any engine reaches."""
+    counts: list[float] = [samples.gauges.running, samples.to_seconds]
+    for cell in samples.cells:
+        counts += (cell.steps, cell.request_steps, cell.seconds, cell.seconds_squared, *cell.histogram.values())
+        if any(not 0 <= position <= LARGEST_BIN for position in cell.histogram):
+            return False
+    for fate in samples.acceptance:
+        counts += (fate.request_steps, fate.drafts, *fate.drafted, *fate.accepted)
+        if min(fate.accepted, default=0) < 0 or len(fate.accepted) > MAX_K:
+            return False
+    return max(counts) <= LARGEST
 
 
 def _tier(settings: Settings, engine: Engine) -> tuple[Tier, str]:

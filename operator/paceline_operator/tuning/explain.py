@@ -16,6 +16,7 @@ from paceline_operator.api.serving import (
     TableRow,
     Tier,
 )
+from paceline_operator.tuning import arithmetic
 from paceline_operator.tuning.model import BucketView, Candidate, Step
 from paceline_operator.tuning.state import TunerState
 
@@ -88,6 +89,21 @@ def status_fields(step: Step, previous: ServingStatus, now_rfc3339: str) -> Stat
         pods=[_pod(step, name) for name in names],
         conditions=_verdicts(step),
     )
+
+
+def explain_text(step: Step) -> str:
+    """The arithmetic of a pass: what is in force and why, and for every load that was seen the numbers behind it."""
+    ratio = step.ratio_to_k0
+    lines = [f"{step.reason}: {step.message}", f"table: {_told(step.table)} (generation {step.generation})"]
+    if _recommends(step):
+        lines.append(f"recommended: {_told(step.recommended_table or ())}")
+    if ratio is not None:
+        lines.append(f"against k=0 in the same engines: {ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
+    return "\n".join([*lines, *(arithmetic.text(view) for view in step.buckets)])
+
+
+def _told(table: Sequence[int]) -> str:
+    return ", ".join(f"from {start}: k {k}" for start, k in compress(table))
 
 
 def _k(step: Step, in_force: int) -> str:

@@ -24,10 +24,12 @@ class Decided:
     log_length: Array
     log_step: Array
     """Length and step time of each ladder k when this k was chosen (or the bucket first observed)."""
+    moved: float
+    """When, in the caller's seconds."""
     pending: tuple[int, int] = (-1, 0)
     """The k that recent windows ask for, and how many in a row did."""
     restless: float = 0.0
-    """Changes of k here, halving every half hour."""
+    """Changes of k here up to then, each halving every half hour."""
     windows: int = 0
     """Windows with evidence since it was first observed; FIRST_WINDOWS and more once traffic or cost changed."""
     reason: Reason = Reason.INCUMBENT
@@ -50,37 +52,37 @@ def observed(scores: Scores) -> bool:
     return bool(scores.known.all())
 
 
-def first(scores: Scores, entry: int) -> Decided:
+def first(scores: Scores, entry: int, now: float) -> Decided:
     """A bucket on leaving Observing, with the table's `entry` as incumbent."""
     message = f"k {entry} is in force at {_requests(scores.load)}: it was there before, and no other is better for sure"
-    return Decided(entry, scores.log_length, scores.log_step, message=message)
+    return Decided(entry, scores.log_length, scores.log_step, now, message=message)
 
 
 def advance(
-    past: Decided, scores: Scores, settings: Settings, boot_entry: int, seconds: float, changed: bool
+    past: Decided, scores: Scores, settings: Settings, boot_entry: int, now: float, changed: bool
 ) -> tuple[Decided, Move | None]:
     """One more window of evidence: confirm, move, or stay. `changed`: it brought another traffic, or another cost."""
-    restless = past.restless * 0.5 ** (seconds / RESTLESS_HALF_LIFE_SECONDS)
-    now = replace(past, restless=restless, windows=past.windows + (FIRST_WINDOWS if changed else 1))
-    choice = choose(scores, now.k, settings.min_gain, now.restless, settings.tpot_limit_seconds)
-    if choice.k == now.k:
-        return replace(now, pending=(-1, 0)), None
-    count = now.pending[1] + 1 if now.pending[0] == choice.k else 1
+    windows = past.windows + (FIRST_WINDOWS if changed else 1)
+    restless = past.restless * 0.5 ** (max(0.0, now - past.moved) / RESTLESS_HALF_LIFE_SECONDS)
+    choice = choose(scores, past.k, settings.min_gain, restless, settings.tpot_limit_seconds)
+    if choice.k == past.k:
+        return replace(past, pending=(-1, 0), windows=windows), None
+    count = past.pending[1] + 1 if past.pending[0] == choice.k else 1
     if count < CONFIRMATIONS:
-        return replace(now, pending=(choice.k, count)), None
-    reason = _blame(now, scores, choice, boot_entry)
-    message = _sentence(now, scores, choice, reason, settings)
-    move = Move(scores.load, now.k, choice.k, reason, message)
-    return replace(
-        now,
+        return replace(past, pending=(choice.k, count), windows=windows), None
+    reason = _blame(past, windows, scores, choice, boot_entry)
+    message = _sentence(past, scores, choice, reason, settings)
+    decided = Decided(
         k=choice.k,
         log_length=scores.log_length,
         log_step=scores.log_step,
-        pending=(-1, 0),
-        restless=now.restless + 1,
+        moved=now,
+        restless=restless + 1,
+        windows=windows,
         reason=reason,
         message=message,
-    ), move
+    )
+    return decided, Move(scores.load, past.k, choice.k, reason, message)
 
 
 def followed(view: BucketView | None, from_load: int, to_load: int, from_k: int, to_k: int) -> str:
@@ -102,11 +104,11 @@ def dragged(move: Move, load: int, from_k: int, to_k: int) -> str:
     return f"k {from_k} → {to_k} at {_requests(load)}, not observed yet, as at a load beside it: {move.message}"
 
 
-def _blame(past: Decided, scores: Scores, choice: Choice, boot_entry: int) -> Reason:
+def _blame(past: Decided, windows: int, scores: Scores, choice: Choice, boot_entry: int) -> Reason:
     """Counterfactuals: would the move still pay with the old acceptance, or with the old cost?"""
     if choice.limited:
         return Reason.TPOT_LIMIT
-    if past.windows <= FIRST_WINDOWS and past.k == boot_entry:
+    if windows <= FIRST_WINDOWS and past.k == boot_entry:
         return Reason.LOAD
     new, old = scores.ladder.index(choice.k), scores.ladder.index(past.k)
     length_then, length_now = (float(log[new] - log[old]) for log in (past.log_length, scores.log_length))

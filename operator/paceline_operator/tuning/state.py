@@ -16,6 +16,16 @@ from paceline_operator.tuning.moves import Decided
 
 
 @dataclass(frozen=True)
+class Read:
+    """How far one engine's samples are in the beliefs."""
+
+    boot_id: str
+    uptime: float
+    seen: float
+    """When it answered last, in the caller's seconds."""
+
+
+@dataclass(frozen=True)
 class Published:
     """The measured numbers as status shows them: taken with a decision, else at most once a minute."""
 
@@ -40,8 +50,8 @@ class TunerState:
     """Table that should be in force."""
     policy: Policy | None = None
     """Pushed last (or found in force at the start)."""
-    read: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    """Engine -> its boot id, and its uptime up to which its samples are in the beliefs."""
+    read: Mapping[str, Read] = field(default_factory=dict)
+    """By engine; forgotten an hour after it was seen last."""
     silent: Mapping[str, float] = field(default_factory=dict)
     """Engine -> seconds for which it had running requests but made no step."""
     decided: Mapping[int, Decided] = field(default_factory=dict)
@@ -63,6 +73,7 @@ class TunerState:
     unacknowledged: int = 0
     """Passes in a row in which some engine did not run the policy pushed before."""
     published: Published | None = None
+    passes: int = 0
 
 
 def fresh(settings: Settings, live: Sequence[Engine], now: float) -> TunerState:

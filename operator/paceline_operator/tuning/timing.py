@@ -1,0 +1,85 @@
+"""What the cost cells of one engine's window say: a robust mean step time for each (load, k)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from paceline_engine.protocol import HISTOGRAM_BASE, CostCell
+
+OUTLIER_FACTOR = 5.0
+OUTLIER_SHARE = 0.05
+"""Steps above five times a cell's median, where they are at most a twentieth (or one), are stalls of the process (a
+kernel compiled at first use takes seconds), not the cost of k."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Steps of one (load, k) in one window of one engine."""
+
+    log_mean: float
+    """Log of the mean step seconds, stalls left out."""
+    variance: float
+    """Of that, from the scatter of the steps."""
+    steps: int
+    request_steps: float
+
+
+def timings(window: Iterable[CostCell], loads: Sequence[int], ladder: Sequence[int]) -> dict[int, Timing]:
+    """Timings by cell index (load position * len(ladder) + ladder position); loads and ks outside are left out."""
+    rows = {load: position for position, load in enumerate(loads)}
+    columns = {k: position for position, k in enumerate(ladder)}
+    sums: dict[int, list[float]] = {}
+    for cell in window:
+        # Fewer verified than configured is how ngram and adaptive verification are: that is part of what k costs. More
+        # are drafts of a larger k before.
+        if cell.k_verified > cell.k_drafted or cell.load not in rows or cell.k_drafted not in columns:
+            continue
+        if (kept := robust_mean(cell)) is None:
+            continue
+        mean, variance, steps = kept
+        total = sums.setdefault(rows[cell.load] * len(ladder) + columns[cell.k_drafted], [0.0, 0.0, 0.0, 0.0])
+        total[0] += steps
+        total[1] += steps * mean
+        total[2] += steps * variance
+        total[3] += cell.request_steps * steps / cell.steps
+    return {
+        cell: Timing(math.log(seconds / steps), spread / (steps * steps), int(steps), request_steps)
+        for cell, (steps, seconds, spread, request_steps) in sums.items()
+    }
+
+
+def robust_mean(cell: CostCell) -> tuple[float, float, int] | None:
+    """Mean step seconds without stalls, the variance of a step's logarithm, and the steps that were kept.
+
+    None where a cell holds no time. Stalls are found in the histogram (its bins are 5 % wide) and taken out of the sums
+    at their bin's middle.
+    """
+    if cell.steps < 1 or cell.seconds <= 0:
+        return None
+    bins = sorted(cell.histogram.items())
+    counted = sum(count for _, count in bins)
+    steps, seconds, squared = cell.steps, cell.seconds, cell.seconds_squared
+    if counted:
+        reached, median = 0, bins[0][0]
+        for median, count in bins:  # noqa: B007 the bin where half is reached is the result
+            reached += count
+            if 2 * reached >= counted:
+                break
+        limit = median + math.log(OUTLIER_FACTOR) / math.log(HISTOGRAM_BASE)
+        stalls = [(position, count) for position, count in bins if position > limit]
+        lost = sum(count for _, count in stalls)
+        if 0 < lost <= max(1.0, OUTLIER_SHARE * counted):
+            times = [(HISTOGRAM_BASE ** (position + 0.5) * 1e-6, count) for position, count in stalls]
+            seconds -= sum(time * count for time, count in times)
+            squared -= sum(time * time * count for time, count in times)
+            steps -= lost
+            ceiling = steps * HISTOGRAM_BASE**limit * 1e-6
+            floor = steps * HISTOGRAM_BASE ** bins[0][0] * 1e-6
+            seconds = min(max(seconds, floor), ceiling)
+    if steps < 1 or seconds <= 0:
+        return None
+    mean = seconds / steps
+    variance = max(squared / steps / (mean * mean) - 1.0, 1e-4)
+    return mean, min(variance, 1.0), steps
