@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -57,6 +58,9 @@ def fixed(survival: Sequence[float]) -> Survival:
     return lambda k: survival[:k]
 
 
+SURVIVALS: Mapping[str, Survival] = {"good": fixed(GOOD), "poor": fixed(POOR)}
+
+
 def workload(dataset: str, method: str = "eagle") -> Survival:
     """Measured survival by position under each k."""
     rows: dict[int, tuple[float, ...]] = {}
@@ -97,6 +101,7 @@ class SimulatedEngine:
     carried: float = 0.0
     tokens: float = 0.0
     """True tokens that came out, noise left out."""
+    windows: list[Samples] = field(default_factory=list)
     steps_by_k: dict[int, int] = field(default_factory=dict)
     probe_steps: int = 0
     total_steps: int = 0
@@ -107,7 +112,7 @@ class SimulatedEngine:
 
     def restart(self, boot_id: str) -> None:
         self.boot_id, self.policy, self.uptime, self.window = boot_id, None, 0.0, 0
-        self.steps_by_k = {}
+        self.steps_by_k, self.windows = {}, []
 
     def push(self, policy: Policy) -> bool:
         if policy.generation < self.generation:
@@ -136,7 +141,7 @@ class SimulatedEngine:
                 mean = step * float(np.mean(np.exp(self.rng.normal(0, self.noise, bursts))))
                 cells.append(self._cell(k, probe, steps, mean, 0 if probe else stalls))
             acceptance.append(self._accepted(k, steps + settle))
-        return Samples(
+        samples = Samples(
             boot_id=self.boot_id,
             cursor=f"{self.boot_id}:{self.window}",
             reset=self.window == 1,
@@ -156,6 +161,8 @@ class SimulatedEngine:
                 generation_tokens=int(self.tokens),
             ),
         )
+        self.windows.append(samples)
+        return samples
 
     def _steps(self, seconds: float) -> dict[tuple[int, bool], tuple[int, int]]:
         """Steps by (k, probe): counted, and settling before them. The burst is the end of every period."""
@@ -250,9 +257,40 @@ class SimulatedEngine:
             probe=self.policy.probe if self.policy else None,
         )
 
+    def since_boot(self, samples: Samples) -> Samples:
+        """`samples` as a reader without a cursor gets them: all windows of this process added up."""
+        cells: dict[tuple[int, int, bool], CostCell] = {}
+        for cell in (cell for window in self.windows for cell in window.cells):
+            at = (cell.load, cell.k_drafted, cell.probe)
+            cells[at] = _added(cells[at], cell) if at in cells else cell
+        fates: dict[tuple[int, int], AcceptanceCell] = {}
+        for fate in (fate for window in self.windows for fate in window.acceptance):
+            key = (fate.k, fate.load)
+            fates[key] = _added(fates[key], fate) if key in fates else fate
+        whole = {"cells": tuple(cells.values()), "acceptance": tuple(fates.values())}
+        return samples.model_copy(update={**whole, "reset": True, "from_seconds": 0.0})
+
     def answer(self, seconds: float, name: str = "pod-0", stalls: int = 0) -> Engine:
         samples = self.run(seconds, stalls)
         return Engine(name=name, state=self.state(), samples=samples)
+
+
+Cell = TypeVar("Cell", CostCell, AcceptanceCell)
+
+
+def _added(one: Cell, other: Cell) -> Cell:
+    """Two cells of the same place: their counts and sums added, by name; the names of the place kept."""
+    place = {"load", "context", "k_drafted", "k_verified", "probe", "k"}
+    total: dict[str, object] = {}
+    for name in set(type(one).model_fields) - place:
+        a, b = getattr(one, name), getattr(other, name)
+        if isinstance(a, dict):
+            total[name] = {at: a.get(at, 0) + b.get(at, 0) for at in {*a, *b}}
+        elif isinstance(a, tuple):
+            total[name] = tuple(x + y for x, y in zip(a, b, strict=True))
+        else:
+            total[name] = a + b
+    return one.model_copy(update=total)
 
 
 def spec(**fields: object) -> ServingSpec:

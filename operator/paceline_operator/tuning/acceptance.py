@@ -231,7 +231,7 @@ def _lengths(acceptance: Acceptance, pool: _Pool) -> Lengths:
     enough = acceptance.request_steps >= MIN_REQUEST_STEPS
     own = acceptance.accepted / np.maximum(acceptance.request_steps, 1.0)[:, None]
     return Lengths(
-        log=pool.log + ratio @ weight,
+        log=np.clip(pool.log + ratio @ weight, 0.0, np.log1p(ks)),
         covariance=covariance,
         survival=np.where(enough[:, None], own, pool.survival),
         known=(acceptance.own >= MIN_REQUEST_STEPS) | off,

@@ -1,0 +1,88 @@
+"""The ladder and the boot table: what an engine runs before anybody has measured anything."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline_engine.protocol import compress
+from paceline_operator.tuning.prior import boot_table, ladder_of
+from tests.unit.simulated import SURVIVALS, goodput, grid, spec, workload
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "ladder"),
+    [
+        (1, (1, 0)),
+        (2, (2, 1, 0)),
+        (3, (3, 2, 1, 0)),
+        (4, (4, 3, 2, 1, 0)),
+        (5, (5, 3, 2, 1, 0)),
+        (7, (7, 5, 3, 2, 1, 0)),
+        (16, (16, 10, 6, 4, 3, 2, 1, 0)),
+    ],
+)
+def test_default_ladder_thins_out(max_tokens: int, ladder: tuple[int, ...]) -> None:
+    speculation = {"method": "ngram", "maxTokens": max_tokens}
+    assert ladder_of(spec(speculation=speculation)) == ladder
+
+
+@given(st.integers(1, 32), st.integers(1, 300))
+def test_default_ladder_always_boots(max_tokens: int, max_num_seqs: int) -> None:
+    ladder = ladder_of(
+        spec(speculation={"method": "ngram", "maxTokens": max_tokens}, engine={"maxNumSeqs": max_num_seqs})
+    )
+    assert ladder[0] == max_tokens
+    assert max_num_seqs == 1 or ladder[-1] == 0
+    assert len(boot_table(ladder, max_num_seqs)) == max_num_seqs + 1
+
+
+def test_a_given_ladder_is_taken_as_it_is() -> None:
+    assert ladder_of(spec(tuning={"ladder": [0, 4, 2]})) == (4, 2, 0)
+
+
+ladders = st.sets(st.integers(0, 32), min_size=1, max_size=12).map(lambda ks: tuple(sorted(ks, reverse=True)))
+
+
+@settings(deadline=None)
+@given(ladders, st.integers(1, 600))
+def test_boot_table_descends_through_the_whole_ladder(ladder: tuple[int, ...], max_num_seqs: int) -> None:
+    if len(ladder) > max_num_seqs:
+        with pytest.raises(ValueError, match="maxNumSeqs"):
+            boot_table(ladder, max_num_seqs)
+        return
+    table = boot_table(ladder, max_num_seqs)
+    assert len(table) == max_num_seqs + 1
+    assert all(a >= b for a, b in pairwise(table))
+    assert set(table[1:]) == set(ladder), "each ladder k owns a batch size: the engine captures graphs for these"
+    assert table[0] == table[1]
+
+
+@pytest.mark.parametrize("ladder", [(), (1, 2), (3, 3), (2, -1)])
+def test_a_ladder_that_is_none_is_refused(ladder: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="descend"):
+        boot_table(ladder, 64)
+
+
+def test_boot_table_of_the_default_serving() -> None:
+    assert compress(boot_table((5, 3, 2, 1, 0), 256)) == ((1, 5), (20, 3), (33, 2), (49, 1), (256, 0))
+
+
+def test_boot_table_is_a_better_guess_than_any_constant() -> None:
+    """On the measured grid, over all its loads and workloads (the poorest drafts included), in mean goodput lost."""
+    cost, loads = grid("h200_dense32b_eagle.csv"), (1, 4, 8, 16, 32, 48, 64, 96, 128, 192)
+    table = boot_table((5, 3, 2, 1, 0), 256)
+
+    def regret(guess: dict[int, int]) -> float:
+        lost = []
+        for survival in (workload("gsm8k"), workload("sharegpt"), SURVIVALS["poor"]):
+            for load in loads:
+                known = {k: goodput(cost, survival, load, k) for k in (5, 3, 2, 1, 0)}
+                lost.append(1 - known[guess[load]] / max(known.values()))
+        return sum(lost) / len(lost)
+
+    boot = regret({load: table[load] for load in loads})
+    assert boot < min(regret(dict.fromkeys(loads, k)) for k in (5, 3, 2, 1, 0))
