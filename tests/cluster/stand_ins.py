@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from paceline_engine.control import ControlServer
-from paceline_engine.protocol import CONTROL_PORT
+from paceline_engine.protocol import CONTROL_PORT, Gauges
 from paceline_operator import naming
 from tests.cluster.operators import Place
 from tests.unit.engine_parts import MAX_K, MAX_NUM_SEQS, Parts
@@ -23,6 +23,13 @@ SPEC: dict[str, Any] = {
 """Of a serving whose engines the stand-ins are."""
 VLLM_TEXT = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0\n"
 OTHER_TEXT = "# TYPE python_info gauge\npython_info 1\n"
+
+
+class AtRest(Parts):
+    """An engine that nobody asks anything."""
+
+    def gauges(self) -> Gauges:
+        return super().gauges().model_copy(update={"running": 0})
 
 
 def token(place: Place, secret: str) -> bytes:

@@ -17,7 +17,8 @@ from paceline_operator.plan import CHILD_KINDS
 from tests.cluster.operators import KEY, Operator, Place, account, start, wait_for_leader
 from tests.harness.controlplane import ControlPlane
 
-pytestmark = pytest.mark.cluster
+# The minute that test_two_operators.py looks back on passes while these tests run.
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("quiet_minute")]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
 SECRET = f"token-{key_version(KEY.encode())}"

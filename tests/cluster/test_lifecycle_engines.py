@@ -11,9 +11,8 @@ import pytest
 from paceline_operator import naming
 from paceline_operator.clients.keys import key_version
 from tests.cluster.operators import KEY, Operator, Place, account, start, wait_for_leader
-from tests.cluster.stand_ins import OTHER_TEXT, SPEC, VLLM_TEXT, control, metrics, pod_of, run_pod, token
+from tests.cluster.stand_ins import OTHER_TEXT, SPEC, VLLM_TEXT, AtRest, control, metrics, pod_of, run_pod, token
 from tests.harness.controlplane import ControlPlane
-from tests.unit.engine_parts import Parts
 
 pytestmark = pytest.mark.cluster
 
@@ -43,7 +42,7 @@ def address() -> str:
 
 def test_a_table_is_pushed_acknowledged_and_replaced(place: Place, address: str) -> None:
     place.serve("chat", **MANUAL)
-    parts = Parts()
+    parts = AtRest()
     with control(address, parts, (token(place, SECRET),)):
         run_pod(place, pod_of(place, "chat"), address)
         place.condition("chat", "MetricsAvailable", "MetricsFound")
@@ -68,7 +67,7 @@ def _status(place: Place) -> dict[str, int]:
 def test_each_absence_holds_k_for_its_own_reason(place: Place, address: str, absence: str) -> None:
     place.serve("chat", **MANUAL)
     good = token(place, SECRET)
-    parts = Parts()
+    parts = AtRest()
     with ExitStack() as there:
         if absence == "PluginAbsent":
             there.enter_context(metrics(address, VLLM_TEXT))
@@ -84,7 +83,7 @@ def test_each_absence_holds_k_for_its_own_reason(place: Place, address: str, abs
         assert place.conditions("chat")["Ready"]["status"] == "True", "engines serve without being tuned"
         assert parts.policy.plan.generation == 0
         assert _status(place)["policyGeneration"] == 0
-    well = Parts()
+    well = AtRest()
     with control(address, well, (good,)):
         place.condition("chat", "MetricsAvailable", "MetricsFound")
         place.condition("chat", "Tuned", "Manual")
@@ -94,7 +93,7 @@ def test_each_absence_holds_k_for_its_own_reason(place: Place, address: str, abs
 def test_a_refused_token_makes_the_secret_anew_and_only_once(place: Place, operator: Operator, address: str) -> None:
     place.serve("chat", **MANUAL)
     before = place.child("Secret", SECRET)
-    with control(address, Parts(), (b"another token",)):
+    with control(address, AtRest(), (b"another token",)):
         run_pod(place, pod_of(place, "chat"), address)
         place.wait(
             "a new Secret", lambda: place.child("Secret", SECRET)["metadata"]["uid"] != before["metadata"]["uid"]

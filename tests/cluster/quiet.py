@@ -1,0 +1,161 @@
+"""A minute in which nothing changes, on a control plane of its own whose audit log tells who wrote what.
+
+Namespace `idle`: one operator, one serving at rest whose engine (the plugin's own server) is read each second.
+Namespace `two`: two operators with one Lease. All of it runs in one thread, with which its daemons die.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from paceline_operator.clients.keys import key_version
+from tests.cluster.operators import KEY, Place, account, start, wait_for_leader
+from tests.cluster.stand_ins import SPEC, AtRest, control, pod_of, run_pod, token
+from tests.harness.controlplane import ControlPlane
+
+CRDS = Path(__file__).resolve().parents[2] / "crds"
+MINUTE_SECONDS = 60.0
+SETTLE_SECONDS = 6.0
+"""Without a write: then the beginning is over."""
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+ENGINE_ADDRESS = "127.61.7.9"
+
+
+class AuditedPlane(ControlPlane):
+    """A control plane that notes who wrote what."""
+
+    @property
+    def audit_log(self) -> Path:
+        """A JSON object a line for each writing request."""
+        return self.folder / "audit.log"
+
+    def _apiserver(self, etcd_url: str) -> list[str | Path]:
+        policy = self.folder / "audit-policy.yaml"
+        content = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+            "rules": [{"level": "Metadata", "verbs": list(WRITES)}, {"level": "None"}],
+        }
+        policy.write_text(json.dumps(content))
+        audit = (f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}", "--audit-log-mode=blocking")
+        return [*super()._apiserver(etcd_url), *audit]
+
+
+@dataclass
+class Sight:
+    """What was seen at one moment."""
+
+    holder: str
+    transitions: int
+    leads: tuple[bool, ...]
+    versions: dict[str, str]
+
+
+class QuietMinute:
+    """Start it, do something else, `wait()` for it; the operators still run then."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster = AuditedPlane(folder / "plane")
+        self.idle, self.two = Place(self.cluster, "idle"), Place(self.cluster, "two")
+        self.sights: list[Sight] = []
+        self._thread = threading.Thread(target=self._run, name="quiet minute")
+        self._over, self._ended = threading.Event(), threading.Event()
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin in the background."""
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the minute is over; raises what went wrong on the way."""
+        self._over.wait()
+        if self._error:
+            raise self._error
+
+    def end(self) -> None:
+        """Stop everything."""
+        self._ended.set()
+        self._thread.join()
+
+    def written(self) -> Counter[tuple[str, str]]:
+        """(service account's namespace, resource) -> writing requests of operators in the minute, by the audit log."""
+        found: Counter[tuple[str, str]] = Counter()
+        for line in self.cluster.audit_log.read_text().splitlines():
+            entry = json.loads(line)
+            _, _, account = entry["user"]["username"].partition("system:serviceaccount:")
+            at = datetime.fromisoformat(entry["requestReceivedTimestamp"])
+            if account.endswith(":paceline") and self.begin <= at <= self.finish:
+                found[account.partition(":")[0], entry["objectRef"]["resource"]] += 1
+        return found
+
+    def _run(self) -> None:
+        with ExitStack() as stack:
+            try:
+                self.cluster.start()
+                stack.callback(self.cluster.stop)
+                self._prepare(stack)
+                self._watch()
+            except BaseException as error:
+                self._error = error
+            self._over.set()
+            self._ended.wait()
+
+    def _prepare(self, stack: ExitStack) -> None:
+        cluster = self.cluster
+        cluster.kubectl("apply", "--server-side", "-f", CRDS)
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", CRDS)
+        for place in (self.idle, self.two):
+            cluster.kubectl("create", "namespace", place.namespace)
+        idle, two = (account(cluster, place.namespace, watch=place.namespace) for place in (self.idle, self.two))
+        self.alone = start(cluster, "alone", "idle", idle, watch="idle")
+        self.pair = [start(cluster, name, "two", two, watch="two") for name in ("first", "second")]
+        self.idle.serve("chat", **SPEC)
+        self.two.serve("chat", **SPEC)
+        secret = token(self.idle, f"chat-token-{key_version(KEY.encode())}")
+        stack.enter_context(control(ENGINE_ADDRESS, AtRest(), (secret,)))
+        run_pod(self.idle, pod_of(self.idle, "chat"), ENGINE_ADDRESS)
+        self.idle.condition("chat", "MetricsAvailable", "MetricsFound")
+        pod_of(self.two, "chat")
+        wait_for_leader(self.alone)
+        wait_for_leader(*self.pair)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Until nothing was written for a while: otherwise the end of the beginning would be counted."""
+        last, since = self.versions(), time.monotonic()
+        deadline = since + 60
+        while time.monotonic() - since < SETTLE_SECONDS:
+            assert time.monotonic() < deadline, "it does not come to rest"
+            assert not self._ended.wait(0.5), "the tests ended first"
+            now = self.versions()
+            if now != last:
+                last, since = now, time.monotonic()
+
+    def versions(self) -> dict[str, str]:
+        """resourceVersions in both namespaces."""
+        return {f"{place.namespace}/{key}": v for place in (self.idle, self.two) for key, v in place.versions().items()}
+
+    def _watch(self) -> None:
+        self.writes_before = [operator.writes() for operator in (self.alone, *self.pair)]
+        self.passes_before = self._passes()
+        self.begin = datetime.now(UTC)
+        deadline = time.monotonic() + MINUTE_SECONDS
+        while time.monotonic() < deadline:
+            lease = self.two.lease()
+            leads = tuple(operator.leads() for operator in self.pair)
+            self.sights.append(Sight(lease["holderIdentity"], lease["leaseTransitions"], leads, self.versions()))
+            assert not self._ended.wait(0.5), "the tests ended first"
+        self.finish = datetime.now(UTC)
+        self.writes_after = [operator.writes() for operator in (self.alone, *self.pair)]
+        self.passes = self._passes() - self.passes_before
+
+    def _passes(self) -> float:
+        return self.alone.metrics()[("paceline_reconcile_duration_seconds_count", "ok")]
