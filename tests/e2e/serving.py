@@ -1,7 +1,8 @@
 """A SpeculativeServing whose pods run this machine's own vLLM: no image of 5 GB has to be built or imported.
 
-The container's root is almost empty. The host's /usr, its linker cache, the Python installation, the engine's environment
-and the models are mounted into it at the paths they have here, so that nothing in them needs to be told where it is.
+The container's root is almost empty. The host's /usr, its linker cache, the Python installation, the engine's
+environment and the models are mounted into it at the paths they have here, so that nothing in them has to be told where
+it is.
 """
 
 from __future__ import annotations

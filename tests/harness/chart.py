@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,14 @@ TIMEOUT_SECONDS = 120.0
 
 
 def helm(
-    *arguments: str | Path, kubeconfig: Path | None = None, check: bool = True
+    *arguments: str | Path, kubeconfig: Path | None = None, prefix: Sequence[str] = (), check: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run helm, against a cluster only where `kubeconfig` is given; AssertionError with its words where it fails."""
+    """Run helm behind `prefix`, against a cluster only where `kubeconfig` is given.
+
+    AssertionError with its words where it fails, unless `check` is false.
+    """
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig or os.devnull)}
-    command = [str(find("helm")), *map(str, arguments)]
+    command = [*prefix, str(find("helm")), *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     if check and done.returncode:
         raise AssertionError(f"{' '.join(command)} failed with status {done.returncode}: {done.stderr.strip()}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -100,6 +101,14 @@ class Node:
     def kubectl(self) -> Kubectl:
         """kubectl(*arguments, input=None, check=True), as administrator."""
         return Kubectl(self.kubeconfig, self.prefix)
+
+    def write_kubeconfig(self, user: str, *, token: str) -> Path:
+        """`<user>.kubeconfig` for whoever has the token (a service account)."""
+        content = json.loads(self.kubeconfig.read_text())
+        content["users"][0]["user"] = {"token": token}
+        path = self.kubeconfig.with_name(f"{user}.kubeconfig")
+        path.write_text(json.dumps(content))
+        return path
 
     @property
     def prefix(self) -> list[str]:

@@ -1,0 +1,137 @@
+"""One serving on the node with everything around it: the chart, the operator as a process, a load, and eyes on all."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.harness.chart import CHART, helm
+from tests.harness.node import Node
+from tests.harness.processes import Daemon, wait_until
+
+Object = dict[str, Any]
+T = TypeVar("T")
+LOAD = Path(__file__).with_name("load.py")
+FETCH = """
+import sys, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + sys.stdin.read()})
+sys.stdout.buffer.write(urllib.request.urlopen(request, timeout=5).read())
+"""
+
+
+@dataclass
+class Scene:
+    """The serving `name` in `namespace`; the operator lives in the same namespace. Logs go to the node's."""
+
+    node: Node
+    namespace: str
+    name: str
+    operators: int = 0
+
+    def kubectl(self, *arguments: str, **options: Any) -> str:
+        """Standard output of kubectl in the namespace."""
+        return self.node.kubectl("--namespace", self.namespace, *arguments, **options).stdout
+
+    def install(self) -> None:
+        """The chart, with its CRDs and rights but no operator pod: the operator is a process that can be killed."""
+        options = ("--namespace", self.namespace, "--set=replicas=0")
+        helm("install", "paceline", CHART, *options, kubeconfig=self.node.kubeconfig, prefix=self.node.prefix)
+
+    @contextmanager
+    def operator(self) -> Iterator[Daemon]:
+        """The operator with the rights of the chart's service account, in the node's network; SIGKILL at the end."""
+        self.operators += 1
+        name = f"operator-{self.operators}"
+        token = self.kubectl("create", "token", "paceline").strip()
+        key = self.node.folder / "master-key"
+        key.write_bytes(self._secret("paceline-master-key")["keys"])
+        environment = {
+            "KUBECONFIG": str(self.node.write_kubeconfig(name, token=token)),
+            "PACELINE_NAMESPACE": self.namespace,
+            "PACELINE_MASTER_KEY_FILE": str(key),
+            "PACELINE_HTTP_HOST": "127.0.0.1",
+            "PACELINE_LEASE_SECONDS": "5",
+            "PACELINE_IDENTITY": name,
+        }
+        kopf = [sys.executable, "-m", "kopf", "run", "--module", "paceline_operator.main", "--all-namespaces"]
+        daemon = Daemon(name, [*self.node.prefix, *kopf], self.node.logs_dir, env=environment)
+        try:
+            yield daemon
+        finally:
+            daemon.stop(grace_seconds=0)
+
+    @contextmanager
+    def load(self, concurrency: int) -> Iterator[Object]:
+        """A load through the serving's Service; what became of its requests is in the dict after the block."""
+        address = self.kubectl("get", "service", self.name, "--output=jsonpath={.spec.clusterIP}:{.spec.ports[0].port}")
+        url = f"http://{address}/v1/completions"
+        command = [*self.node.prefix, sys.executable, str(LOAD), url, self.name, str(concurrency)]
+        report: Object = {}
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield report
+            finally:
+                # Closes standard input, by which the load ends.
+                report |= json.loads(process.communicate()[0])
+
+    def serving(self) -> Object:
+        """The object as it is now."""
+        found: Object = json.loads(self.kubectl("get", "speculativeserving", self.name, "--output=json"))
+        return found
+
+    def status(self) -> Object:
+        """Its status, empty before the first."""
+        status: Object = self.serving().get("status", {})
+        return status
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        """(status, reason) of a condition; ("", "") before it is there."""
+        conditions = {each["type"]: each for each in self.status().get("conditions", [])}
+        found = conditions.get(kind, {})
+        return found.get("status", ""), found.get("reason", "")
+
+    def pod(self) -> Object:
+        """The one engine pod."""
+        (found,) = json.loads(
+            self.kubectl("get", "pods", "--output=json", f"--selector=paceline.dev/serving={self.name}")
+        )["items"]
+        return dict(found)
+
+    def state(self) -> Object:
+        """`GET /state` of the engine's control port, with its token."""
+        pod = self.pod()
+        names = self.kubectl("get", "secrets", "--output=name", f"--selector=paceline.dev/serving={self.name}").split()
+        token = self._secret(names[0].removeprefix("secret/"))["current"]
+        url = f"http://{pod['status']['podIP']}:8765/state"
+        command = [*self.node.prefix, sys.executable, "-c", FETCH, url]
+        answer = subprocess.run(command, input=token.decode(), capture_output=True, text=True)
+        if answer.returncode:
+            raise ConnectionError(answer.stderr.strip().splitlines()[-1])
+        state: Object = json.loads(answer.stdout)
+        return state
+
+    def wait(self, what: str, probe: Callable[[], T | None], seconds: float, *daemons: Daemon) -> T:
+        """Until `probe` answers something; else TimeoutError that tells status and the engine's state.
+
+        The time it took is printed: pytest shows it with a failure.
+        """
+        began = time.monotonic()
+        try:
+            answer = wait_until(probe, what, timeout_seconds=seconds, daemons=daemons, every_seconds=0.3)
+        except TimeoutError as error:
+            error.add_note(f"status: {json.dumps(self.status(), indent=1)}\nengine: {self.state()}")
+            raise
+        print(f"{what}: {time.monotonic() - began:.1f} s")
+        return answer
+
+    def _secret(self, name: str) -> dict[str, bytes]:
+        data = json.loads(self.kubectl("get", "secret", name, "--output=jsonpath={.data}"))
+        return {key: base64.b64decode(value) for key, value in data.items()}
