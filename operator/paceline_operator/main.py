@@ -7,7 +7,9 @@ adds no finalizer and no annotation, and writes nothing.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from typing import Any
@@ -38,6 +40,17 @@ CHILDREN = (
     ("policy", "v1", "poddisruptionbudgets"),
     ("networking.k8s.io", "v1", "networkpolicies"),
 )
+
+
+class Patience:
+    """Pauses between kopf's attempts at one request, seconds, without end.
+
+    Where they end, kopf gives a watch up for good, with nothing but a line in the log: after a minute of an API server
+    that is down, or of a role that is missing, nobody would be woken any more.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((1, 1, 2, 3, 5, 8, 13, 21), itertools.repeat(30))
 
 
 class Operator:
@@ -147,6 +160,7 @@ async def startup(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) ->
     settings.watching.client_timeout = 660
     settings.watching.connect_timeout = 10
     settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = Patience()
     settings.watching.chunk_size = 500
     settings.scanning.disabled = bool(config.watch_namespaces)
     # Unused as long as no handler needs state; set before anybody could have any under kopf's own names.
