@@ -13,7 +13,7 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import Method, ProbingMode, ServingSpec, TuningMode
 from paceline_operator.tuning import acceptance, cost, explore, moves, solve, tell
 from paceline_operator.tuning.baseline import ratio_to_k0
-from paceline_operator.tuning.engines import Fleet, is_silent, push, sort
+from paceline_operator.tuning.engines import Fleet, is_silent, push, same, sort
 from paceline_operator.tuning.goodput import Scores, score, view
 from paceline_operator.tuning.load import Load, observe
 from paceline_operator.tuning.model import Decision, Engine, Memory, Settings, Step
@@ -28,8 +28,8 @@ LONGEST_PAUSE_SECONDS = 3600.0
 """A longer pause between two passes (or a clock that jumped) ages the beliefs no further than this."""
 PRESENT_SHARE = 0.15
 """Share of a pass's decode time from which a load bucket counts as being there."""
-PROBE_PATIENCE = 3
-"""Passes that must wish for other bursts before they are pushed, unless counts are missing: a push is a write."""
+PROBE_PATIENCE = 6
+"""Passes that must wish for other bursts before they are pushed, unless it presses: a push is a write."""
 PUBLISH_SECONDS = 60.0
 REMEMBERED_SECONDS = 3600.0
 """How long an engine that is gone keeps its place: one that comes back is not counted from its boot again."""
@@ -184,17 +184,18 @@ def _bursts(
     for load, ks in missing.items():
         waited[load] = waited.get(load, 0) + 1 if ks else 0
     urgent_ks = {k for load, ks in missing.items() if waited[load] <= explore.OBSERVING_PASSES for k in ks}
-    wish = explore.probe(
+    wish, pressing = explore.wish(
         present,
         [state.table[at.load] for at in present],
-        [k for k in settings.ladder if k in urgent_ks],
+        urgent_ks,
         settings.probe_share,
         settings.min_gain,
-        explore.stale(state.cost, [at.load for at in present], state.now),
+        explore.ages(state.cost, [at.load for at in present], state.now),
         current,
     )
     wished = state.probe_wish + 1 if wish != current else 0
-    taken = wish is None or current is None or wished >= PROBE_PATIENCE or explore.pressing(wish, current)
+    pushing = state.policy is None or not same(state.policy.table, state.table)
+    taken = wish is None or current is None or pressing or pushing or wished >= PROBE_PATIENCE
     state = replace(state, waited=waited, probe_wish=0 if taken else wished)
     return state, wish if taken else current
 
