@@ -1,0 +1,60 @@
+"""The command line: reads arguments, calls, prints. No logic."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from paceline_operator.local import container
+from paceline_operator.local.document import UserError
+from paceline_operator.local.run import Options, run
+from paceline_operator.local.view import LiveView, PlainView
+
+USER_ERROR_STATUS = 2
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Keeps speculative decoding at the right pace.",
+)
+
+
+@app.command()
+def local(
+    file: Annotated[Path, typer.Option("--file", "-f", help="A SpeculativeServing and, optionally, a LocalLoad.")],
+    duration: Annotated[
+        float | None, typer.Option(min=1, help="Seconds; else until the last phase, without a load until Ctrl-C.")
+    ] = None,
+    tty: Annotated[
+        bool | None, typer.Option("--tty/--no-tty", help="A live screen, or plain lines; else by what the output is.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="JSON report; else in the cache folder.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serving port; else 8000 or a free one.")] = None,
+) -> None:
+    """Run a serving's engines on this machine, tune them, and report what k was used when and why."""
+    console = Console()
+    live = console.is_terminal if tty is None else tty
+    target = report or container.cache_folder() / "reports" / f"{file.stem}.json"
+    try:
+        view = LiveView(console) if live else PlainView(console)
+        raise typer.Exit(asyncio.run(run(Options(file, target, duration, port), view)))
+    except UserError as error:
+        view.close()
+        typer.echo(f"paceline: {error}", err=True)
+        raise typer.Exit(USER_ERROR_STATUS) from None
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(installed_version(container.DISTRIBUTION))
+
+
+def main() -> None:
+    """Entry point of `paceline`."""
+    app()

@@ -1,0 +1,131 @@
+"""The file of `paceline local`: a SpeculativeServing and, optionally, a LocalLoad, checked as an API server would.
+
+There is no API server here to fill in defaults and refuse nonsense: the same types do the first, the same legality
+rules the second, and a field that no type knows is a mistake of the user, not one to ignore.
+"""
+
+from __future__ import annotations
+
+import uuid
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import Field, ValidationError
+
+from paceline_operator import naming
+from paceline_operator.api.base import ApiModel
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.preflight import legality
+
+KIND_LOAD = "LocalLoad"
+MAX_FILE_BYTES = 1024 * 1024
+M = TypeVar("M", bound=ApiModel)
+
+
+class UserError(Exception):
+    """A mistake that the user can correct: one message, no traceback."""
+
+
+class Text(StrEnum):
+    """Kinds of text that the load asks for; texts.py makes them."""
+
+    COPY = "copy"
+    NUMBERS = "numbers"
+
+
+class Phase(ApiModel):
+    """A stretch of the load."""
+
+    duration_seconds: int = Field(ge=1, le=86_400, description="How long it lasts.")
+    concurrency: int = Field(ge=0, le=1024, description="Requests in flight; a finished one is followed by the next.")
+    text: Text = Field(description="What the requests ask for.")
+
+
+class LoadSpec(ApiModel):
+    """A closed loop in phases."""
+
+    phases: Annotated[list[Phase], Field(min_length=1, max_length=100)]
+    max_tokens: int = Field(default=128, ge=1, le=4096, description="Tokens of an answer at most.")
+
+
+class LocalLoad(ApiModel):
+    """Load that `paceline local` drives. A file format, not a kind of the cluster."""
+
+    api_version: str
+    kind: str
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    spec: LoadSpec
+
+
+def read(path: Path) -> tuple[SpeculativeServing, LocalLoad | None]:
+    """The documents of `path`. Raises UserError that names file, field and remedy."""
+    found: dict[str, dict[str, Any]] = {}
+    for document in _documents(path):
+        kind = document.get("kind")
+        if kind not in (naming.KIND_SERVING, KIND_LOAD):
+            raise UserError(f"{path}: kind {kind!r} is none of {naming.KIND_SERVING} and {KIND_LOAD}")
+        if document.get("apiVersion") != naming.API_VERSION:
+            raise UserError(f"{path}: {kind}: apiVersion is {document.get('apiVersion')!r}, not {naming.API_VERSION}")
+        if kind in found:
+            raise UserError(f"{path}: two documents of kind {kind}: keep one")
+        found[kind] = document
+    if naming.KIND_SERVING not in found:
+        raise UserError(f"{path}: no document of kind {naming.KIND_SERVING}")
+    serving = _parse(SpeculativeServing, found[naming.KIND_SERVING], path)
+    findings = legality.check(serving.spec)
+    if findings:
+        raise UserError(f"{path}: " + "\n".join(finding.message for finding in findings))
+    if not serving.metadata.uid:
+        metadata = serving.metadata.model_copy(update={"uid": str(uuid.uuid4())})
+        serving = serving.model_copy(update={"metadata": metadata})
+    return serving, _parse(LocalLoad, found[KIND_LOAD], path) if KIND_LOAD in found else None
+
+
+def _documents(path: Path) -> list[dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(text) > MAX_FILE_BYTES:
+        raise UserError(f"{path}: larger than {MAX_FILE_BYTES} bytes: this is no manifest")
+    try:
+        documents = [document for document in yaml.safe_load_all(text.decode()) if document is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not YAML: {error}") from None
+    if not all(isinstance(document, dict) for document in documents):
+        raise UserError(f"{path}: a document is no mapping: it must have apiVersion, kind, metadata and spec")
+    return documents
+
+
+def _parse(model: type[M], document: dict[str, Any], path: Path) -> M:
+    try:
+        parsed = model.model_validate(document)
+    except ValidationError as error:
+        lines = [f"{_place(item['loc'])}: {item['msg']}" for item in error.errors(include_url=False)]
+        raise UserError(f"{path}: {document['kind']}: " + "\n".join(lines)) from None
+    # What was written but is not in what was understood is a field that nobody reads.
+    unknown = _unread(document, parsed.model_dump(mode="json", by_alias=True, exclude_unset=True), ())
+    unknown = [place for place in unknown if place[0] != "metadata"]
+    if unknown:
+        raise UserError(f"{path}: {document['kind']}: unknown field {', '.join(map(_place, unknown))}")
+    return parsed
+
+
+def _unread(written: Any, understood: Any, place: tuple[str | int, ...]) -> list[tuple[str | int, ...]]:
+    if isinstance(written, dict) and isinstance(understood, dict):
+        return [
+            found
+            for key, value in written.items()
+            for found in (_unread(value, understood[key], (*place, key)) if key in understood else [(*place, key)])
+        ]
+    if isinstance(written, list) and isinstance(understood, list):
+        pairs = enumerate(zip(written, understood, strict=False))
+        return [found for i, (a, b) in pairs for found in _unread(a, b, (*place, i))]
+    return []
+
+
+def _place(location: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, location)) or "document"

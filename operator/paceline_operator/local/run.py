@@ -1,0 +1,286 @@
+"""`paceline local`: the operator's loop over engine processes of this machine, a load beside it, a report after.
+
+The same walk as in a cluster: render, observe, decide, push, tell status. Only the hands differ: processes instead of
+pods, a record instead of an API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import signal
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline_engine.protocol import CONTROL_PORT, PolicyAck, derive_token
+from paceline_operator import naming
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.clients.engine import EngineClient
+from paceline_operator.clock import Clock, SystemClock, rfc3339
+from paceline_operator.local import container, document, report
+from paceline_operator.local.document import LocalLoad, Phase, UserError
+from paceline_operator.local.load import ClosedLoop
+from paceline_operator.local.record import DecisionRecord, EngineRecord, PhaseRecord, Record
+from paceline_operator.local.runner import EngineFailedError, Supervisor
+from paceline_operator.local.view import View
+from paceline_operator.resources import Defaults, Manifest, Tokens, render
+from paceline_operator.tuning import decide, explain
+from paceline_operator.tuning.model import Engine, Memory
+
+KEY_VERSION = "local"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+IMAGES = Defaults(engine_image="local", cpu_engine_image="local", plugin_image="local")
+"""Images are names that nothing here looks up."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    file: Path
+    report: Path
+    duration: float | None = None
+    port: int | None = None
+
+
+async def run(options: Options, view: View, clock: Clock | None = None) -> int:
+    """Exit status: 0 for a run that ended as asked (signals included), 1 where an engine failed. Raises UserError."""
+    serving, load = document.read(options.file)
+    if serving.spec.replicas < 1:
+        raise UserError(f"{options.file}: spec.replicas is 0: there would be no engine to run")
+    _writable(options.report)
+    return await Run(options, serving, load, view, clock or SystemClock()).run()
+
+
+class Run:
+    """One run. Not to be used twice."""
+
+    def __init__(
+        self, options: Options, serving: SpeculativeServing, load: LocalLoad | None, view: View, clock: Clock
+    ) -> None:
+        self._options = options
+        self._serving = serving
+        self._load = load
+        self._view = view
+        self._clock = clock
+        self._settings = decide.settings_of(serving.spec)
+        self._memory = Memory()
+        self._token = derive_token(secrets.token_bytes(32), serving.metadata.uid, KEY_VERSION)
+        self._engines: list[Supervisor] = []
+        self._loop: ClosedLoop | None = None
+        self._client = EngineClient()
+        self._stop = asyncio.Event()
+        self._started = self._last = 0.0
+        self._tokens: dict[str, tuple[str, int]] = {}
+        """Engine -> boot id and tokens generated since, as read last."""
+        self._record = Record(
+            serving, rfc3339(clock.now()), log_folder=str(container.cache_folder() / "logs"), status=serving.status
+        )
+
+    async def run(self) -> int:
+        """Start, drive, report, stop: in this order whatever happens in between."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        status = 0
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._client.close)
+            tasks = self._start(stack)
+            stack.push_async_callback(self._end, tasks)
+            try:
+                await self._ready()
+                await self._drive()
+            except EngineFailedError as error:
+                self._record.ended_by = "engine failure"
+                self._view.say(str(error))
+                status = 1
+            except Exception:
+                self._record.ended_by = "an error of paceline itself"
+                raise
+            finally:
+                if self._loop:
+                    await self._loop.stop()
+                self._finish()
+        self._view.say("every engine process is gone")
+        return status
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set():
+            self._view.say("again: ending the engines without grace")
+            for engine in self._engines:
+                engine.hurry()
+        self._record.ended_by = self._record.ended_by or f"signal {signal.Signals(number).name}"
+        self._stop.set()
+
+    def _start(self, stack: AsyncExitStack) -> list[asyncio.Task[None]]:
+        manifests = render(self._serving, self._settings.boot_table, IMAGES, Tokens(KEY_VERSION, self._token))
+        by_kind: dict[str, Manifest] = {manifest["kind"]: manifest for manifest in manifests}
+        taken: set[int] = set()
+        for index in range(self._serving.spec.replicas):
+            private = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True))
+            )
+            folders = container.folders(private, by_kind.get("Secret"))
+            serving_port = self._port(self._options.port or naming.SERVING_PORT, index, taken, "serving")
+            control_port = self._port(CONTROL_PORT, index, taken, "control")
+            command = container.command(by_kind["Deployment"], index, folders, serving_port, control_port)
+            log = container.cache_folder() / "logs" / f"{command.name}-{serving_port}.log"
+            self._engines.append(Supervisor(command, private, log, self._clock))
+            self._view.say(f"{command.name}: serves at {command.serving_url}, control port {control_port}, log {log}")
+        self._record.engines = [EngineRecord(engine.command.name, engine.pids) for engine in self._engines]
+        return [asyncio.create_task(engine.run()) for engine in self._engines]
+
+    def _port(self, wanted: int, index: int, taken: set[int], purpose: str) -> int:
+        insist = self._options.port is not None and purpose == "serving"
+        found, free = container.port(wanted + index, taken, insist)
+        if not free:
+            self._view.say(f"port {wanted + index} is in use, so the {purpose} port is {found}")
+        return found
+
+    async def _ready(self) -> None:
+        since = self._clock.monotonic()
+        timeout = float(self._serving.spec.engine.startup_timeout_seconds)
+
+        async def one(engine: Supervisor) -> None:
+            await engine.wait_ready(
+                timeout, lambda line: self._view.starting(engine.command.name, self._clock.monotonic() - since, line)
+            )
+
+        async def everyone() -> None:
+            async with asyncio.TaskGroup() as group:
+                for engine in self._engines:
+                    group.create_task(one(engine))
+
+        stopped, ready = asyncio.create_task(self._stop.wait()), asyncio.create_task(everyone())
+        await asyncio.wait([stopped, ready], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        ready.cancel()
+        for result in await asyncio.gather(ready, return_exceptions=True):
+            if isinstance(result, ExceptionGroup):
+                raise result.exceptions[0]
+
+    async def _drive(self) -> None:
+        """Passes until the last phase, the duration or a signal, whichever is first."""
+        if self._stop.is_set():
+            return
+        self._started = self._last = self._clock.monotonic()
+        duration = self._options.duration
+        end = math.inf if duration is None else self._started + duration
+        phases: Sequence[Phase | None] = self._load.spec.phases if self._load else [None]
+        for number, phase in enumerate(phases, start=1):
+            last = number == len(phases) and (phase is None or duration is not None)
+            until = end if phase is None or last else min(self._last + phase.duration_seconds, end)
+            self._enter(phase)
+            while not self._stop.is_set() and self._last < until:
+                await self._sleep(min(self._settings.interval_seconds, until - self._last))
+                await self._pass()
+            if self._stop.is_set():
+                return
+            if self._last >= end:
+                break
+        self._record.ended_by = "the last phase" if duration is None else f"--duration {duration:g}"
+
+    def _enter(self, phase: Phase | None) -> None:
+        self._record.phases.append(
+            PhaseRecord(phase.concurrency if phase else None, phase.text.value if phase else None)
+        )
+        if phase is None or self._load is None:
+            return
+        if self._loop is None:
+            urls = [engine.command.serving_url for engine in self._engines]
+            model = self._serving.spec.model.served_name or self._serving.metadata.name
+            self._loop = ClosedLoop(urls, model, self._load.spec.max_tokens)
+        self._loop.change(phase.concurrency, phase.text)
+
+    async def _sleep(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), max(0.05, seconds))
+
+    async def _pass(self) -> None:
+        """Observe, decide, push, tell: the reconcile pass of a serving without its children."""
+        engines = await asyncio.gather(*(self._observe(engine) for engine in self._engines))
+        now = self._clock.monotonic()
+        step = decide.step(
+            self._settings,
+            self._memory,
+            engines,
+            known_generation=self._record.status.policy_generation,
+            now=now,
+        )
+        self._memory = step.memory
+        if step.policy is not None:
+            targets = [engine for engine in self._engines if engine.command.name in step.push_to]
+            for engine, answer in zip(
+                targets,
+                await asyncio.gather(
+                    *(self._client.push(e.command.control_url, self._token, step.policy) for e in targets)
+                ),
+                strict=True,
+            ):
+                if not isinstance(answer, PolicyAck):
+                    self._view.say(f"{engine.command.name} did not take a policy: {answer.reason}: {answer.message}")
+        fields = explain.status_fields(step, self._record.status, rfc3339(self._clock.now()))
+        told = {name: value for name, value in fields.items() if name != "conditions"}
+        record = self._record
+        record.status = record.status.model_copy(update=told)
+        record.step = step
+        record.seconds = now - self._started
+        record.decisions += [DecisionRecord(record.seconds, decision) for decision in step.decisions]
+        self._count(engines, now, step.table)
+        self._last = now
+        self._view.update(record)
+
+    async def _observe(self, engine: Supervisor) -> Engine:
+        command = engine.command
+        return await self._client.observe_engine(
+            command.name, command.control_url, command.serving_url, self._token, self._memory.cursors.get(command.name)
+        )
+
+    def _count(self, engines: list[Engine], now: float, table: tuple[int, ...]) -> None:
+        record, phase = self._record, self._record.phase
+        assert phase is not None
+        phase.table = table
+        phase.tally.seconds += now - self._last
+        for seen, supervisor, kept in zip(engines, self._engines, record.engines, strict=True):
+            kept.restarts, kept.failure = supervisor.restarts, seen.failure_message
+            if seen.state is None or seen.samples is None:
+                continue
+            kept.state = seen.state
+            phase.tally.add(seen.samples)
+            boot, tokens = self._tokens.get(seen.name, ("", 0))
+            generated = seen.samples.gauges.generation_tokens
+            phase.tally.tokens += generated - tokens if boot == seen.samples.boot_id else generated
+            self._tokens[seen.name] = (seen.samples.boot_id, generated)
+        if self._loop:
+            record.completed_requests, record.failed_requests = self._loop.completed, self._loop.failed
+            record.last_failure = self._loop.last_failure
+
+    def _finish(self) -> None:
+        for supervisor, kept in zip(self._engines, self._record.engines, strict=True):
+            kept.restarts = supervisor.restarts
+        report.write(self._record, self._options.report)
+        self._view.close()
+        self._view.say(report.summary(self._record))
+        self._view.say(f"\nreport: {self._options.report}")
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*(engine.stop() for engine in self._engines))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _writable(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe = path.with_name(f".{path.name}.probe")
+        probe.touch()
+        probe.unlink()
+        if path.is_dir():
+            raise IsADirectoryError(21, "is a folder")
+    except OSError as error:
+        raise UserError(f"--report {path}: cannot be written: {error.strerror}") from None
