@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -283,7 +283,8 @@ def _added(one: Cell, other: Cell) -> Cell:
     place = {"load", "context", "k_drafted", "k_verified", "probe", "k"}
     total: dict[str, object] = {}
     for name in set(type(one).model_fields) - place:
-        a, b = getattr(one, name), getattr(other, name)
+        a: Any = getattr(one, name)
+        b: Any = getattr(other, name)
         if isinstance(a, dict):
             total[name] = {at: a.get(at, 0) + b.get(at, 0) for at in {*a, *b}}
         elif isinstance(a, tuple):
@@ -318,9 +319,17 @@ class Loop:
 
     @classmethod
     def of(
-        cls, cost: StepSeconds, survival: Survival, seed: int = 0, noise: float = 0.05, count: int = 1, **fields: object
+        cls,
+        cost: StepSeconds,
+        survival: Survival,
+        *,
+        seed: int = 0,
+        noise: float = 0.05,
+        count: int = 1,
+        fields: Mapping[str, Any] | None = None,
     ) -> Loop:
-        settings = settings_of(spec(**fields))
+        """`count` engines of a serving with the spec `fields`."""
+        settings = settings_of(spec(**(fields or {})))
         engines = {
             f"pod-{i}": SimulatedEngine(
                 cost, survival, settings.boot_table, settings.ladder, np.random.default_rng((seed, i)), noise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def counts(
 
 
 def learnt(
-    survivals: dict[int, Sequence[float]],
+    survivals: Mapping[int, Sequence[float]],
     steps: dict[int, int],
     windows: int,
     seed: int = 0,

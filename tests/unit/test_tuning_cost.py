@@ -46,6 +46,10 @@ def window(
     return cells
 
 
+def paced(factor: float) -> StepSeconds:
+    return lambda requests, k: factor * DENSE(requests, k)
+
+
 def error(found: Cost, true: StepSeconds, load: int, k: int) -> tuple[float, float]:
     """Log error of a cell, and its standard deviation as believed."""
     cell = LOADS.index(load) * len(LADDER) + LADDER.index(k)
@@ -105,13 +109,8 @@ def test_what_a_window_has_in_common_does_not_blur_the_comparison() -> None:
     rng = np.random.default_rng(3)
     found = cost.empty(LOADS, LADDER)
     for number in range(30):
-        pace = math.exp(rng.normal(0, 0.2))
-        found = cost.learn(
-            found,
-            {"pod": window(rng, lambda n, k, pace=pace: pace * DENSE(n, k), (8,), 0.01)},
-            10.0,
-            10.0 * number,  # type: ignore[misc]
-        )
+        cells = window(rng, paced(math.exp(rng.normal(0, 0.2))), (8,), 0.01)
+        found = cost.learn(found, {"pod": cells}, 10.0, 10.0 * number)
     row = LOADS.index(8) * len(LADDER)
     for column, k in enumerate(LADDER[1:], start=1):
         difference = found.mean[row] - found.mean[row + column]
@@ -129,9 +128,7 @@ def test_one_strange_window_is_doubted_and_the_second_believed() -> None:
     calm = learnt(DENSE, (8,), 0.02, 20)
     rng = np.random.default_rng(9)
 
-    def slow(requests: int, k: int) -> float:
-        return 2 * DENSE(requests, k)
-
+    slow = paced(2)
     once = cost.learn(calm, {"pod": window(rng, slow, (8,), 0.02)}, 10.0, 210.0)
     assert abs(error(once, DENSE, 8, 3)[0]) < 0.25
     assert once.changed < 0
@@ -157,7 +154,7 @@ def test_a_slow_engine_is_not_taken_for_the_cost_of_its_k() -> None:
     found = cost.empty(LOADS, LADDER)
     for number in range(20):
         windows = {name: window(rng, DENSE, (8,), 0.02, ks=(3, 1, 0)) for name in ("a", "b")}
-        windows["slow"] = window(rng, lambda n, k: 3 * DENSE(n, k), (8,), 0.02, ks=(7, 3))
+        windows["slow"] = window(rng, paced(3), (8,), 0.02, ks=(7, 3))
         found = cost.learn(found, windows, 10.0, 10.0 * number)
     assert found.speeds["slow"] == pytest.approx(math.log(3), abs=0.1)
     assert abs(error(found, DENSE, 8, 3)[0]) < 0.05

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -15,8 +17,8 @@ from tests.unit.simulated import Loop, grid, workload
 DENSE, EAGLE = grid("h200_dense32b_eagle.csv"), workload("gsm8k")
 
 
-def loop(count: int = 1, **fields: object) -> Loop:
-    return Loop.of(DENSE, EAGLE, count=count, **fields)
+def loop(count: int = 1, **fields: dict[str, Any]) -> Loop:
+    return Loop.of(DENSE, EAGLE, count=count, fields=fields)
 
 
 FAILURES = [
@@ -267,7 +269,7 @@ def test_a_generation_changes_only_with_what_is_pushed() -> None:
                 assert seen.setdefault(policy.generation, (policy.table, policy.probe)) == (policy.table, policy.probe)
                 assert policy.generation == step.generation
     bodies = list(seen.values())
-    assert all(a != b for a, b in zip(bodies, bodies[1:], strict=False))
+    assert all(a != b for a, b in pairwise(bodies))
 
 
 def test_a_new_operator_takes_over_without_a_push() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from tests.unit.simulated import GOOD, SURVIVALS, Loop, StepSeconds, Survival, f
 
 DENSE, SMALL = grid("h200_dense32b_eagle.csv"), grid("h200_llama8b_eagle_small.csv")
 NOTHING = fixed((0.0,) * 7)
-SEVEN = {"speculation": {"method": "eagle", "draft": {"source": "hf://a/c"}, "maxTokens": 7}}
+SEVEN: dict[str, Any] = {"speculation": {"method": "eagle", "draft": {"source": "hf://a/c"}, "maxTokens": 7}}
 
 
 def best(loop: Loop, cost: StepSeconds, survival: Survival, requests: int) -> tuple[int, float]:
@@ -22,7 +24,7 @@ def best(loop: Loop, cost: StepSeconds, survival: Survival, requests: int) -> tu
 
 
 def kept(loop: Loop, passes: int, requests: int) -> float:
-    """Tokens of `passes` passes at `requests` over what the best k would have given, bursts and transitions included."""
+    """Tokens of `passes` passes at `requests` over what the best k gives; bursts and transitions are paid for."""
     engine = next(iter(loop.engines.values()))
     before = engine.tokens
     loop.run(passes, requests)
@@ -32,14 +34,14 @@ def kept(loop: Loop, passes: int, requests: int) -> float:
 def changes(loop: Loop, requests: int, since: int) -> int:
     """How often the table's entry at `requests` changed from pass `since` on."""
     ks = [step.table[requests] for step in loop.steps[since:]]
-    return sum(a != b for a, b in zip(ks, ks[1:], strict=False))
+    return sum(a != b for a, b in pairwise(ks))
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.05])
 @pytest.mark.parametrize("name", ["gsm8k", "sharegpt", "poor"])
 def test_near_the_oracle_at_every_load_up_and_down(name: str, noise: float) -> None:
     survival = SURVIVALS.get(name) or workload(name)
-    loop = Loop.of(DENSE, survival, noise=noise, **SEVEN)
+    loop = Loop.of(DENSE, survival, noise=noise, fields=SEVEN)
     loads = (1, 4, 16, 32, 64, 128, 256)
     first = [kept(loop, 30, load) for load in loads]
     second = [kept(loop, 30, load) for load in reversed(loads)]
@@ -70,7 +72,7 @@ def test_steady_load_is_left_alone(noise: float) -> None:
 
 
 def test_the_load_decides_and_the_message_has_the_numbers() -> None:
-    loop = Loop.of(SMALL, workload("sharegpt"), noise=0.02, engine={"maxNumSeqs": 64})
+    loop = Loop.of(SMALL, workload("sharegpt"), noise=0.02, fields={"engine": {"maxNumSeqs": 64}})
     loop.run(20, 1)
     loop.run(20, 64)
     last = loop.decisions[-1]

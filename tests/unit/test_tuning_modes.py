@@ -8,6 +8,7 @@ from paceline_engine.protocol import MAX_PROBE_SHARE, compress
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import TuningMode
 from paceline_operator.tuning.decide import settings_of
+from paceline_operator.tuning.model import Step
 from tests.unit.simulated import Loop, grid, spec, workload
 
 DENSE, EAGLE = grid("h200_dense32b_eagle.csv"), workload("gsm8k")
@@ -15,7 +16,7 @@ MANUAL = {"mode": "Manual", "table": [{"fromRequests": 1, "k": 3}, {"fromRequest
 
 
 def loop(**tuning: object) -> Loop:
-    return Loop.of(DENSE, EAGLE, noise=0.03, tuning=tuning)
+    return Loop.of(DENSE, EAGLE, noise=0.03, fields={"tuning": tuning})
 
 
 def test_settings_of_the_default_serving() -> None:
@@ -60,7 +61,7 @@ def test_a_ladder_that_cannot_boot_is_refused() -> None:
 
 def test_while_observing_bursts_are_pushed_and_nothing_else() -> None:
     running = loop()
-    seen = []
+    seen: list[Step] = []
     while not seen or seen[-1].reason is Reason.OBSERVING:
         assert len(seen) < 10
         seen.append(running.run(1, 64))
@@ -164,9 +165,9 @@ def test_probing_off_pushes_no_burst() -> None:
 def test_the_limit_moves_k_within_the_tie_band_and_says_so() -> None:
     """At 24 requests k 5 is 15 % better than k 1, less than asked for; but only k 5 keeps 11 ms a token."""
     tuning = {"minGainPercent": 20, "ladder": [5, 1, 0]}
-    plain = Loop.of(DENSE, EAGLE, noise=0.02, tuning=tuning)
+    plain = Loop.of(DENSE, EAGLE, noise=0.02, fields={"tuning": tuning})
     assert plain.run(30, 24).k == 1
-    limited = Loop.of(DENSE, EAGLE, noise=0.02, tuning=tuning, slo={"tpotMilliseconds": 11})
+    limited = Loop.of(DENSE, EAGLE, noise=0.02, fields={"tuning": tuning, "slo": {"tpotMilliseconds": 11}})
     step = limited.run(30, 24)
     assert step.k == 5
     assert step.reason is Reason.TPOT_LIMIT

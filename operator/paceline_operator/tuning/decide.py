@@ -28,8 +28,9 @@ LONGEST_PAUSE_SECONDS = 3600.0
 """A longer pause between two passes (or a clock that jumped) ages the beliefs no further than this."""
 PRESENT_SHARE = 0.15
 """Share of a pass's decode time from which a load bucket counts as being there."""
-PROBE_PATIENCE = 6
-"""Passes that must wish for other bursts before they are pushed, unless it presses: a push is a write."""
+PROBE_PATIENCE, PROBE_PATIENCE_FEWER = 6, 18
+"""Passes that must wish for other bursts before they are pushed, and for fewer: a push is a write, and bursts of what
+may be better cost next to nothing, so that fewer can wait."""
 PUBLISH_SECONDS = 60.0
 REMEMBERED_SECONDS = 3600.0
 """How long an engine that is gone keeps its place: one that comes back is not counted from its boot again."""
@@ -195,7 +196,10 @@ def _bursts(
     )
     wished = state.probe_wish + 1 if wish != current else 0
     pushing = state.policy is None or not same(state.policy.table, state.table)
-    taken = wish is None or current is None or pressing or pushing or wished >= PROBE_PATIENCE
+    taken = wish is None or current is None or pressing or pushing
+    if wish is not None and current is not None and not taken:
+        fewer = explore.share_of(wish) < explore.share_of(current)
+        taken = wished >= (PROBE_PATIENCE_FEWER if fewer else PROBE_PATIENCE)
     state = replace(state, waited=waited, probe_wish=0 if taken else wished)
     return state, wish if taken else current
 
