@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.harness.binaries import ensure_built
 from tests.harness.controlplane import ControlPlane
@@ -19,6 +20,9 @@ from tests.harness.node import Node, unavailable
 from tests.harness.processes import wait_until
 
 CRDS = Path(__file__).resolve().parents[1] / "crds"
+# A busy machine is no finding: how long an example takes says nothing about the property.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

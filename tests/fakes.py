@@ -19,7 +19,7 @@ from paceline_operator.clients.kube import ConflictError, InvalidError, KubeErro
 from paceline_operator.tuning.model import Engine
 
 Object = dict[str, Any]
-_KEYS = ("name", "uid", "mountPath", "containerPort", "port")
+_KEYS = ("uid", "mountPath", "name", "containerPort", "port")
 
 
 class FakeKube:

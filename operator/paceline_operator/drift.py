@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline_operator import naming
 
-_IDENTITIES = ("name", "uid", "mountPath", "containerPort", "port")
+_IDENTITIES = ("uid", "mountPath", "name", "containerPort", "port")
 """Keys by which Kubernetes merges lists of objects, in the order in which they are looked for."""
 _VOLATILE = ("managedFields", "resourceVersion", "generation")
 
@@ -51,7 +51,7 @@ def _differs(wanted: Any, actual: Any, path: str) -> str | None:
 def _list_differs(wanted: Sequence[Mapping[str, Any]], actual: Any, path: str) -> str | None:
     if not isinstance(actual, list):
         return path
-    key = next((k for k in _IDENTITIES if all(k in item for item in wanted)), None)
+    key = next((k for k in _IDENTITIES if _tells_apart(k, wanted)), None)
     if key is None:  # not merged by a key: one value, in its order
         if len(wanted) != len(actual):
             return path
@@ -60,6 +60,11 @@ def _list_differs(wanted: Sequence[Mapping[str, Any]], actual: Any, path: str) -
         by_key = {item.get(key): item for item in actual if isinstance(item, Mapping)}
         pairs = [(item, by_key.get(item[key]), str(item[key])) for item in wanted]
     return next((p for item, other, at in pairs if (p := _differs(item, other, f"{path}[{at}]"))), None)
+
+
+def _tells_apart(key: str, items: Sequence[Mapping[str, Any]]) -> bool:
+    values = [item.get(key) for item in items]
+    return all(isinstance(value, str | int) for value in values) and len(set(values)) == len(values)
 
 
 def _held(live: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -85,8 +90,10 @@ def _dropped(held: Mapping[str, Any], desired: Any, path: str) -> str | None:
             items = desired if isinstance(desired, list) else []
             # The server completes keys with defaults (protocol TCP): a key that an item leaves out agrees.
             found = next((i for i in items if all(i.get(k, v) == v for k, v in keys.items())), _ABSENT)
-        else:
-            return None if mark == "i" else (at if json.loads(text) not in (desired or []) else None)
+        elif mark == "v":  # a member of a set
+            found = text if json.loads(text) in (desired or []) else _ABSENT
+        else:  # an item of an atomic list: compared as a whole
+            continue
         if found is _ABSENT:
             return at
         if below and (dropped := _dropped(below, found, at)):
