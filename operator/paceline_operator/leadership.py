@@ -19,11 +19,12 @@ from paceline_operator.clock import Clock
 logger = logging.getLogger(__name__)
 
 LEASE_NAME = naming.FIELD_MANAGER
+SHORTEST_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Times of the Lease, seconds. A crashed leader's successor acts after at most `duration + poll`."""
+    """Times of the Lease, seconds. Who dies has a successor at most `duration + poll` after its last renewal."""
 
     duration: float = 15.0
     renew: float = 5.0
@@ -57,6 +58,8 @@ class Leadership:
         self._seen: tuple[object, float] = (None, clock.monotonic())
         """The Lease as it was when it last changed, and when that was."""
         self._renewed = 0.0
+        self._free_at = 0.0
+        """When another's Lease expires unless it is renewed before."""
         self.leading = False
 
     async def run(self) -> None:
@@ -92,7 +95,8 @@ class Leadership:
             return self._terms.renew
         if self.leading:
             await self._step_down("another process holds the Lease")
-        return self._terms.poll
+        # Exactly when it expires, or soon again: it may have been given back.
+        return min(self._terms.poll, max(self._free_at - self._clock.monotonic(), SHORTEST_PAUSE_SECONDS))
 
     async def _hold(self) -> bool:
         """Create, renew or take over; False where another holds it."""
@@ -107,8 +111,8 @@ class Leadership:
             if version != self._seen[0]:
                 self._seen = (version, now)
             holder = spec.get("holderIdentity")
-            expired = now - self._seen[1] >= float(spec.get("leaseDurationSeconds") or self._terms.duration)
-            if holder and holder != self._identity and not expired:
+            self._free_at = self._seen[1] + float(spec.get("leaseDurationSeconds") or self._terms.duration)
+            if holder and holder != self._identity and now < self._free_at:
                 return False
             await self._kube.replace(self._body(lease))
         except ConflictError:

@@ -1,0 +1,298 @@
+"""What the client puts on the wire, and what it makes of answers: against a server that says what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kubernetes import client
+
+from paceline_operator import metrics
+from paceline_operator.clients.kube import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    Kube,
+    KubeError,
+    NotFoundError,
+    ThrottledError,
+    UnavailableError,
+)
+
+
+@dataclass
+class Stub:
+    """Answers in turn, the last one for ever; `requests` are (method, path, query, headers, body)."""
+
+    answers: list[tuple[int, bytes, dict[str, str]]] = field(default_factory=lambda: [(200, b"{}", {})])
+    requests: list[tuple[str, str, dict[str, list[str]], dict[str, str], Any]] = field(default_factory=list)
+    block: threading.Event | None = None
+    at_once: int = 0
+    most: int = 0
+
+    def says(self, status: int, body: Any = None, **headers: str) -> None:
+        content = body if isinstance(body, bytes) else json.dumps(body if body is not None else {}).encode()
+        self.answers = [(status, content, {k.replace("_", "-"): v for k, v in headers.items()})]
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    state, lock = Stub(), threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            url = urlsplit(self.path)
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            with lock:
+                state.at_once += 1
+                state.most = max(state.most, state.at_once)
+                sent = json.loads(body) if body else None
+                state.requests.append((self.command, url.path, parse_qs(url.query), _lower(self.headers), sent))
+                status, content, headers = state.answers.pop(0) if len(state.answers) > 1 else state.answers[0]
+            if state.block:
+                state.block.wait(5)
+            with lock:
+                state.at_once -= 1
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_PUT = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815 the names http.server calls
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: object) -> None:
+            """A client that lost its patience is part of the test."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    state.address = f"http://127.0.0.1:{server.server_address[1]}"  # type: ignore[attr-defined]
+    yield state
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def connected(stub: Stub, **options: Any) -> Kube:
+    configuration = client.Configuration(host=stub.address, api_key={"BearerToken": "Bearer secret"})  # type: ignore[attr-defined]
+    configuration.retries = False
+    return Kube(client.ApiClient(configuration), **options)
+
+
+@pytest.fixture
+async def kube(stub: Stub) -> AsyncIterator[Kube]:
+    made = connected(stub, read_seconds=0.5)
+    yield made
+    made.close()
+
+
+MANIFEST = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "chat", "namespace": "team"},
+    "spec": {},
+}
+DEPLOYMENT = "/apis/apps/v1/namespaces/team/deployments/chat"
+
+
+async def test_apply_is_server_side_forced_and_ours(stub: Stub, kube: Kube) -> None:
+    stub.says(200, {"stored": True})
+    assert await kube.apply(MANIFEST) == {"stored": True}
+    method, path, query, headers, body = stub.requests[0]
+    assert (method, path, body) == ("PATCH", DEPLOYMENT, MANIFEST)
+    assert query == {"fieldManager": ["paceline-operator"], "force": ["true"]}
+    assert headers["content-type"] == "application/apply-patch+yaml"
+    assert headers["authorization"] == "Bearer secret"
+
+
+async def test_status_is_applied_through_its_own_door(stub: Stub, kube: Kube) -> None:
+    await kube.apply(MANIFEST, "status")
+    assert stub.requests[0][1] == f"{DEPLOYMENT}/status"
+
+
+async def test_create_and_replace(stub: Stub, kube: Kube) -> None:
+    await kube.create(MANIFEST)
+    await kube.replace(MANIFEST)
+    assert [request[:2] for request in stub.requests] == [
+        ("POST", "/apis/apps/v1/namespaces/team/deployments"),
+        ("PUT", DEPLOYMENT),
+    ]
+
+
+async def test_delete_means_this_object_and_no_other_of_its_name(stub: Stub, kube: Kube) -> None:
+    assert await kube.delete("Deployment", "team", "chat", "uid-1")
+    method, path, _, _, body = stub.requests[0]
+    assert (method, path) == ("DELETE", DEPLOYMENT)
+    assert (body["preconditions"], body["propagationPolicy"]) == ({"uid": "uid-1"}, "Background")
+    for status in (404, 409):
+        stub.says(status)
+        assert not await kube.delete("Deployment", "team", "chat", "uid-1")
+    stub.says(200)
+    await kube.delete("Secret", "team", "token", None)
+    assert "preconditions" not in stub.requests[-1][4]
+
+
+async def test_get_of_nothing_is_none(stub: Stub, kube: Kube) -> None:
+    stub.says(404, {"reason": "NotFound", "message": "no"})
+    assert await kube.get("Deployment", "team", "chat") is None
+
+
+async def test_lists_are_read_to_the_last_page(stub: Stub, kube: Kube) -> None:
+    pages = [
+        {"metadata": {"continue": "next"}, "items": [{"n": 1}]},
+        {"metadata": {"continue": "last"}, "items": None},
+        {"metadata": {}, "items": [{"n": 2}]},
+    ]
+    stub.answers = [(200, json.dumps(page).encode(), {}) for page in pages]
+    found = await kube.list("Pod", "team", {"a": "b", "c": "d"}, "reason=FailedMount")
+    assert found == [{"n": 1}, {"n": 2}]
+    queries = [request[2] for request in stub.requests]
+    assert queries[0] == {"limit": ["500"], "labelSelector": ["a=b,c=d"], "fieldSelector": ["reason=FailedMount"]}
+    assert [query.get("continue") for query in queries] == [None, ["next"], ["last"]]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, InvalidError),
+        (401, ForbiddenError),
+        (403, ForbiddenError),
+        (409, ConflictError),
+        (410, UnavailableError),
+        (415, InvalidError),
+        (422, InvalidError),
+        (429, ThrottledError),
+        (500, UnavailableError),
+        (503, UnavailableError),
+        (302, UnavailableError),
+    ],
+)
+async def test_refusals_are_of_a_few_kinds_and_say_where(
+    stub: Stub, kube: Kube, status: int, kind: type[KubeError]
+) -> None:
+    stub.says(status, {"kind": "Status", "reason": "Because", "message": "spec.replicas: no"})
+    with pytest.raises(kind) as refusal:
+        await kube.apply(MANIFEST)
+    assert refusal.value.status == status
+    assert str(refusal.value) == f"PATCH Deployment team/chat: spec.replicas: no (Because, HTTP {status})"
+    with pytest.raises(kind):
+        await kube.get("Deployment", "team", "chat")
+
+
+async def test_apply_to_a_namespace_that_is_gone_is_an_error(stub: Stub, kube: Kube) -> None:
+    stub.says(404, {"reason": "NotFound", "message": 'namespaces "team" not found'})
+    with pytest.raises(NotFoundError):
+        await kube.apply(MANIFEST)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("7", 7.0), ("0", 0.0), ("-3", 0.0), ("99999", 120.0), ("Fri, 01 Jan 2027 00:00:00 GMT", None)],
+)
+async def test_the_pause_that_the_server_asks_for_is_handed_on(
+    stub: Stub, kube: Kube, header: str, seconds: float | None
+) -> None:
+    stub.says(429, {"reason": "TooManyRequests"}, Retry_After=header)
+    with pytest.raises(ThrottledError) as refusal:
+        await kube.get("Deployment", "team", "chat")
+    assert refusal.value.retry_after == seconds
+
+
+async def test_silence_and_a_closed_port_are_unavailable(stub: Stub) -> None:
+    stub.block = threading.Event()
+    impatient = connected(stub, read_seconds=0.1)
+    with pytest.raises(UnavailableError, match="timed out"):
+        await impatient.apply(MANIFEST)
+    stub.block.set()
+    impatient.close()
+    configuration = client.Configuration(host="http://127.0.0.1:9")
+    configuration.retries = False
+    nobody = Kube(client.ApiClient(configuration))
+    with pytest.raises(UnavailableError, match="NoAnswer"):
+        await nobody.get("Deployment", "team", "chat")
+    nobody.close()
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(status=st.sampled_from([200, 201, 404, 422, 500]), body=st.binary(max_size=60))
+def test_no_answer_breaks_a_pass_in_an_unknown_way(stub: Stub, status: int, body: bytes) -> None:
+    async def call() -> None:
+        made = connected(stub)
+        try:
+            result = await made.apply(MANIFEST)
+            assert isinstance(result, dict)
+        except KubeError as error:
+            assert "PATCH Deployment team/chat" in str(error)  # noqa: PT017 both ends are right
+        finally:
+            made.close()
+
+    stub.says(status, body)
+    asyncio.run(call())
+
+
+async def test_writes_are_counted_and_reads_are_not(stub: Stub, kube: Kube) -> None:
+    def count(verb: str, code: str) -> float:
+        return float(metrics.API_WRITES.labels("Deployment", verb, code)._value.get())
+
+    before = count("PATCH", "200"), count("PATCH", "409")
+    await kube.apply(MANIFEST)
+    await kube.get("Deployment", "team", "chat")
+    stub.says(409)
+    with pytest.raises(ConflictError):
+        await kube.apply(MANIFEST)
+    assert (count("PATCH", "200"), count("PATCH", "409")) == (before[0] + 1, before[1] + 1)
+
+
+async def test_no_more_calls_at_once_than_allowed(stub: Stub) -> None:
+    stub.block = threading.Event()
+    made = connected(stub, concurrency=3)
+    calls = [asyncio.create_task(made.get("Deployment", "team", "chat")) for _ in range(9)]
+    while stub.at_once < 3:  # noqa: ASYNC110 the stub is in threads
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    stub.block.set()
+    await asyncio.gather(*calls)
+    assert (stub.most, len(stub.requests)) == (3, 9)
+    made.close()
+
+
+async def test_who_cancels_a_call_on_its_way_waits_for_its_end(stub: Stub) -> None:
+    """A fleet that has stopped must have nothing on the wire."""
+    stub.block = threading.Event()
+    made = connected(stub, concurrency=1)
+    running = asyncio.create_task(made.apply(MANIFEST))
+    queued = asyncio.create_task(made.apply(MANIFEST))
+    while not stub.at_once:  # noqa: ASYNC110 the stub is in threads
+        await asyncio.sleep(0.01)
+    for task in (queued, running):
+        task.cancel()
+    await asyncio.sleep(0.05)
+    assert (queued.done(), running.done()) == (True, False)
+    stub.block.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert len(stub.requests) == 1, "what had not begun never does"
+    made.close()

@@ -1,0 +1,79 @@
+"""The glue around kopf: what wakes whom, and when the process calls itself ill."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any
+
+import kopf
+import pytest
+from kubernetes import client
+
+from paceline_operator import main, settings
+from paceline_operator.clock import FakeClock
+
+
+@pytest.fixture
+def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> main.Operator:
+    (tmp_path / "keys").write_text("k" * 40)
+    configuration = client.Configuration(host="http://127.0.0.1:9")
+    monkeypatch.setattr(main, "connect", lambda: client.ApiClient(configuration))
+    monkeypatch.setattr(main, "SystemClock", FakeClock)
+    environment = {"PACELINE_MASTER_KEY_FILE": str(tmp_path / "keys"), "PACELINE_WATCH_NAMESPACES": "team"}
+    return main.Operator(settings.read(environment))
+
+
+def test_servings_are_added_and_children_only_wake(operator: main.Operator) -> None:
+    operator.event("team", "demo", is_object=False)
+    assert ("team", "demo") not in operator.fleet
+    operator.event("team", "demo", is_object=True)
+    operator.event("elsewhere", "demo", is_object=True)
+    operator.event(None, "demo", is_object=True)
+    operator.event("team", None, is_object=False)
+    assert ("team", "demo") in operator.fleet
+    assert ("elsewhere", "demo") not in operator.fleet
+
+
+async def test_a_late_pass_a_silent_loop_and_a_lost_claim_are_told(operator: main.Operator) -> None:
+    clock: FakeClock = operator._clock  # type: ignore[assignment]
+    assert operator.check() == ""
+    operator.event("team", "demo", is_object=True)
+    operator.fleet.start()
+    clock.advance(main.SILENCE_LIMIT_SECONDS + 1)
+    assert "event loop" in operator.check()
+    operator._beat = clock.monotonic()
+    assert operator.check() == ""
+    clock.advance(main.OVERDUE_LIMIT_SECONDS)
+    operator._beat = clock.monotonic()
+    assert "late" in operator.check()
+    await operator.fleet.stop()
+    assert operator.check() == ""
+    ended = asyncio.create_task(asyncio.sleep(0))
+    await ended
+    operator._tasks = [ended]
+    assert "Lease" in operator.check()
+    await operator.stop()
+
+
+def test_kopf_is_never_out_of_patience() -> None:
+    pauses = list(itertools.islice(main.Patience(), 1000))
+    assert pauses[:4] == [1, 1, 2, 3]
+    assert max(pauses) == pauses[-1] == 30
+    assert not hasattr(main.Patience(), "__len__"), "kopf counts what has a length"
+
+
+async def test_an_unusable_configuration_ends_the_start_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PACELINE_MASTER_KEY_FILE", raising=False)
+    with pytest.raises(kopf.PermanentError, match="PACELINE_MASTER_KEY_FILE"):
+        await main.startup(memo=kopf.Memo(), settings=kopf.OperatorSettings())
+
+
+def test_no_handler_is_of_a_kind_that_writes() -> None:
+    """Only events: anything else would bring finalizers, annotations and patches."""
+    registry = kopf.get_default_registry()
+    changing: Any = registry._changing._handlers
+    spawning: Any = registry._spawning._handlers
+    assert (changing, spawning) == ([], [])
+    assert len(registry._watching._handlers) == len(main.CHILDREN) + 1
