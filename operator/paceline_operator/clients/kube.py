@@ -93,12 +93,18 @@ _KINDS: Mapping[int, type[KubeError]] = {
 
 
 def connect() -> client.ApiClient:
-    """A client for the cluster this process runs in or, outside of one, of KUBECONFIG: the order kopf logs in by."""
+    """A client for the cluster this process runs in or, outside of one, of KUBECONFIG: the order kopf logs in by.
+
+    Raises ValueError where there is neither.
+    """
     configuration = client.Configuration()
     try:
         config.load_incluster_config(client_configuration=configuration)
     except config.ConfigException:
-        config.load_kube_config(client_configuration=configuration)
+        try:
+            config.load_kube_config(client_configuration=configuration)
+        except config.ConfigException as error:
+            raise ValueError(f"no cluster: not in a pod, and KUBECONFIG is of no use: {error}") from None
     # Retries are decided by the caller of a pass, with a new look at the world: never blindly in the transport.
     configuration.retries = False
     return client.ApiClient(configuration)
