@@ -127,7 +127,7 @@ def loosened(cost: Cost, share: float, now: float) -> Cost:
 
 def measured(cost: Cost) -> tuple[int, ...]:
     """Load buckets that were seen at any k."""
-    return tuple(load for load, (_, steps) in zip(cost.loads, cost.requests, strict=True) if steps > 0)
+    return tuple(load for load, steps in zip(cost.loads, cost.requests[:, 1].tolist(), strict=True) if steps > 0)
 
 
 def is_own(cost: Cost, load: int) -> npt.NDArray[np.bool_]:

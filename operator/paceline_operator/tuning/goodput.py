@@ -19,6 +19,8 @@ from paceline_operator.tuning.model import BucketView, Candidate, Interval
 
 Z95 = 1.96
 """Half-width of a 95 % interval, standard deviations."""
+LARGEST_LOG = 700.0
+"""exp of more is infinite, which no answer may be."""
 
 
 @dataclass(frozen=True)
@@ -83,29 +85,37 @@ def score(lengths: Lengths, costs: Cost, load: int) -> Scores:
 def goodput(scores: Scores, k: int) -> Interval:
     """Tokens per second of one engine at ladder k `k`, with its 95 % interval."""
     row = scores.ladder.index(k)
-    variance = scores.length_covariance[row, row] + scores.step_covariance[row, row]
-    return interval(float(scores.log_goodput[row]), float(variance))
+    return _intervals(scores.log_goodput, scores.length_covariance + scores.step_covariance)[row]
 
 
 def interval(log: float, variance: float) -> Interval:
     """Value and 95 % interval of a quantity whose logarithm is `log` with `variance`."""
-    half = Z95 * math.sqrt(max(0.0, variance))
-    return Interval(*(math.exp(min(700.0, max(-700.0, x))) for x in (log, log - half, log + half)))
+    return _intervals(np.asarray([log]), np.asarray([[variance]]))[0]
 
 
 def view(scores: Scores, beliefs: Acceptance, lengths: Lengths, k: int, recommended: int, observed: bool) -> BucketView:
     """What is known at a load, for people."""
+    rates = _intervals(scores.log_goodput, scores.length_covariance + scores.step_covariance)
+    seconds = _intervals(scores.log_step, scores.step_covariance)
+    tokens = _intervals(scores.log_length, scores.length_covariance)
+    known, steps, survival = scores.known.tolist(), scores.steps.tolist(), lengths.survival.tolist()
     candidates = tuple(
         Candidate(
             k=candidate,
-            goodput=goodput(scores, candidate),
-            step_seconds=interval(scores.log_step[row], scores.step_covariance[row, row]),
-            acceptance_length=interval(scores.log_length[row], scores.length_covariance[row, row]),
-            steps=int(scores.steps[row]),
+            goodput=rates[row],
+            step_seconds=seconds[row],
+            acceptance_length=tokens[row],
+            steps=int(steps[row]),
             firing_rate=acceptance.firing_rate(beliefs, row),
-            survival=tuple(float(share) for share in lengths.survival[row, :candidate]),
-            borrowed=not bool(scores.known[row]),
+            survival=tuple(survival[row][:candidate]),
+            borrowed=not known[row],
         )
         for row, candidate in enumerate(scores.ladder)
     )
     return BucketView(scores.load, k, recommended, observed, candidates)
+
+
+def _intervals(log: Array, covariance: Array) -> list[Interval]:
+    half = Z95 * np.sqrt(np.maximum(covariance.diagonal(), 0.0))
+    ends = np.exp(np.clip([log, log - half, log + half], -LARGEST_LOG, LARGEST_LOG))
+    return [Interval(*row) for row in ends.T.tolist()]

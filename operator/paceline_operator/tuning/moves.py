@@ -14,6 +14,8 @@ from paceline_operator.tuning.solve import CONFIRMATIONS, Choice, choose
 FIRST_WINDOWS = 6
 """Windows after a load was first observed in which a move corrects the boot table, unless traffic or cost changed."""
 RESTLESS_HALF_LIFE_SECONDS = 1800.0
+NOBODY = (-1, 0)
+"""No k is asked for."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Decided:
     """Length and step time of each ladder k when this k was chosen (or the bucket first observed)."""
     moved: float
     """When, in the caller's seconds."""
-    pending: tuple[int, int] = (-1, 0)
+    pending: tuple[int, int] = NOBODY
     """The k that recent windows ask for, and how many in a row did."""
     restless: float = 0.0
     """Changes of k here up to then, each halving every half hour."""
@@ -66,7 +68,8 @@ def advance(
     restless = past.restless * 0.5 ** (max(0.0, now - past.moved) / RESTLESS_HALF_LIFE_SECONDS)
     choice = choose(scores, past.k, settings.min_gain, restless, settings.tpot_limit_seconds)
     if choice.k == past.k:
-        return replace(past, pending=(-1, 0), windows=windows), None
+        quiet = past.pending == NOBODY and past.windows > FIRST_WINDOWS
+        return past if quiet else replace(past, pending=NOBODY, windows=windows), None
     count = past.pending[1] + 1 if past.pending[0] == choice.k else 1
     if count < CONFIRMATIONS:
         return replace(past, pending=(choice.k, count), windows=windows), None
