@@ -44,6 +44,12 @@ def test_a_given_ladder_is_taken_as_it_is() -> None:
     assert ladder_of(spec(tuning={"ladder": [0, 4, 2]})) == (4, 2, 0)
 
 
+@pytest.mark.parametrize("method", ["suffix", "ngram_gpu"])
+def test_a_method_that_cannot_change_k_has_a_ladder_of_one(method: str) -> None:
+    assert ladder_of(spec(speculation={"method": method, "maxTokens": 4})) == (4,)
+    assert set(boot_table((4,), 64)) == {4}
+
+
 ladders = st.sets(st.integers(0, 32), min_size=1, max_size=12).map(lambda ks: tuple(sorted(ks, reverse=True)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from paceline_operator.api.serving import ServingSpec
+from paceline_operator.api.serving import FIXED_K_METHODS, ServingSpec
 
 TOKEN_BUDGET = 96
 """Drafted tokens a step up to which a k >= 2 is the prior: k * requests <= 96. Measured on an H200 with EAGLE drafts
@@ -18,8 +18,11 @@ def ladder_of(spec: ServingSpec) -> tuple[int, ...]:
 
     The default keeps maxTokens and 0 and thins out between, each k about 0.6 of the one above (5 3 2 1 0; 7 5 3 2 1 0;
     16 10 6 4 3 2 1 0): neighbours closer than that differ by less than a tie band. It never has more than maxNumSeqs
-    entries (each must own a batch size of the boot schedule); a given ladder may have, and `boot_table` refuses it.
+    entries (each must own a batch size of the boot schedule); a given ladder may have, and `boot_table` refuses it. A
+    method that cannot change k has a ladder of one.
     """
+    if spec.speculation.method in FIXED_K_METHODS:
+        return (spec.speculation.max_tokens,)
     if spec.tuning.ladder:
         return tuple(sorted(set(spec.tuning.ladder), reverse=True))
     ladder = [spec.speculation.max_tokens]

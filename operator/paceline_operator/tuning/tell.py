@@ -78,6 +78,8 @@ def _reason(settings: Settings, state: TunerState, fleet: Fleet, holding: bool) 
     at = state.load.present if state.load.present is not None else state.in_force[0] if state.in_force else None
     if at is None:
         return Reason.OBSERVING, "no decode step was measured yet; the boot table is in force"
+    if at not in state.decided and not settings.probing:
+        return Reason.OBSERVING, f"not every k of the ladder is measured at {at} requests, and probing is off"
     if at not in state.decided:
         return (
             Reason.OBSERVING,
