@@ -72,6 +72,17 @@ async def write_token(kube: Kube, secret: Object, refused_by: Sequence[str], rep
     return True
 
 
+async def delete_token(kube: Kube, namespace: str, name: str, report: Report) -> bool:
+    """Delete a token Secret that nobody mounts. True when it is gone."""
+    try:
+        if await kube.delete("Secret", namespace, name, None):
+            report.events.append(events.pruned("Secret", name))
+    except KubeError as error:
+        report.errors.append(error)
+        return False
+    return True
+
+
 async def push(client: EngineClient, policy: Policy, targets: Sequence[Target]) -> dict[str, str]:
     """Push to all targets at once. Pod -> why it did not take the policy, empty where it did."""
 

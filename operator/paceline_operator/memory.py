@@ -27,6 +27,8 @@ class Remembered:
     """UIDs of pods whose refusal of the token was answered with a new Secret: once each."""
     missing: dict[str, str] = field(default_factory=dict)
     """Pod UID -> event about a missing Secret that was answered."""
+    forgotten: str = ""
+    """Key version whose Secret was deleted after a rotation."""
     tuner: Memory = field(default_factory=Memory)
     tuned: object = None
     """What the tuner was asked about last: settings and engines."""

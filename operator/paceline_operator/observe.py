@@ -59,14 +59,15 @@ def targets(serving: Object, pods: Sequence[Object], ring: KeyRing) -> list[Targ
         if not status.get("podIP") or status.get("phase") != "Running":
             continue
         host = f"[{status['podIP']}]" if ":" in status["podIP"] else status["podIP"]
-        version = next((name.removeprefix(prefix) for name in _secret_names(pod) if name.startswith(prefix)), "")
+        secret = next((name for name in _secret_names(pod) if name.startswith(prefix)), "")
         found.append(
             Target(
                 pod=pod["metadata"]["name"],
                 uid=pod["metadata"]["uid"],
                 control_url=f"http://{host}:{CONTROL_PORT}",
                 serving_url=f"http://{host}:{naming.SERVING_PORT}",
-                token=ring.token_of(uid, version),
+                secret=secret,
+                token=ring.token_of(uid, secret.removeprefix(prefix)),
             )
         )
     return found

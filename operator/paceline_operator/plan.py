@@ -25,6 +25,8 @@ class Target:
     uid: str
     control_url: str
     serving_url: str
+    secret: str
+    """Name of the token Secret that it mounts; empty where it mounts none of ours."""
     token: str = field(repr=False)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline_operator import act, events, naming, observe, verdicts
+from paceline_operator import act, events, naming, observe, tokens, verdicts
 from paceline_operator.acceptance import accept
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import ServingStatus, SpeculativeServing
@@ -14,13 +13,12 @@ from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile, KeyRing
 from paceline_operator.clients.kube import ForbiddenError, Kube, Object
 from paceline_operator.clock import Clock, rfc3339
-from paceline_operator.drift import digest
 from paceline_operator.memory import Remembered
-from paceline_operator.plan import Observation, Target, key_of, plan_children
+from paceline_operator.plan import Observation, key_of, plan_children
 from paceline_operator.resources import Defaults, render
 from paceline_operator.retune import retune
 from paceline_operator.tuning import decide
-from paceline_operator.tuning.model import Engine, Settings
+from paceline_operator.tuning.model import Settings
 from paceline_operator.verdicts import Verdict
 
 ServingKey = tuple[str, str]
@@ -110,14 +108,15 @@ class ServingPass:
         after = CONFLICT_SECONDS if plan and plan.conflicts else None
         if serving and settings:
             if secret:
-                await self._keep_token(secret, look, draft.report)
+                await tokens.keep(hands.kube, memory, secret, look.missing_secrets, draft.report)
             if plan:
                 await act.carry_out(hands.kube, self._namespace, plan, draft.report)
                 memory.applied |= draft.report.applied
             targets = observe.targets(raw, look.pods, ring)
             tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, look.pods)
             if secret and tuned.engines:
-                await self._answer_refusals(secret, targets, tuned.engines, draft.report)
+                await tokens.answer_refusals(hands.kube, memory, secret, targets, tuned.engines, draft.report)
+                await tokens.forget_previous(hands.kube, memory, secret, ring, targets, len(look.pods), draft.report)
             draft.fields |= tuned.fields
             draft.verdicts += tuned.verdicts
             after = SOON_SECONDS if plan and plan.waits else tuned.after
@@ -138,8 +137,7 @@ class ServingPass:
         self, serving: SpeculativeServing, settings: Settings, ring: KeyRing
     ) -> tuple[list[Object], Object | None]:
         """Children, and apart from them the token Secret, which has a rule of its own."""
-        tokens = ring.tokens(serving.metadata.uid)
-        manifests = render(serving, settings.boot_table, self._hands.defaults, tokens)
+        manifests = render(serving, settings.boot_table, self._hands.defaults, ring.tokens(serving.metadata.uid))
         secret = next((manifest for manifest in manifests if manifest["kind"] == "Secret"), None)
         return [manifest for manifest in manifests if manifest is not secret], secret
 
@@ -156,24 +154,6 @@ class ServingPass:
             deployment = look.children.get(("Deployment", naming.child(self._name)))
             found.append(verdicts.progressing(replicas, deployment))
         return found
-
-    async def _keep_token(self, secret: Object, look: Observation, report: act.Report) -> None:
-        """Write the token Secret: at start, on another key or UID, and when a pod misses it. It is never read."""
-        memory, missing = self._memory, look.missing_secrets
-        if memory.token == digest(secret) and missing.items() <= memory.missing.items():
-            return
-        if await act.write_token(self._hands.kube, secret, (), report):
-            memory.token, memory.missing = digest(secret), dict(missing)
-
-    async def _answer_refusals(
-        self, secret: Object, targets: Sequence[Target], engines: Sequence[Engine], report: act.Report
-    ) -> None:
-        """Make the token Secret anew where a pod refuses the token: once for each, as it may be the pod's fault."""
-        refusing = {engine.name for engine in engines if engine.failure is Reason.TOKEN_REFUSED}
-        refused = {target.uid: target.pod for target in targets if target.pod in refusing}
-        news = [pod for uid, pod in refused.items() if uid not in self._memory.refusals]
-        if not news or await act.write_token(self._hands.kube, secret, sorted(news), report):
-            self._memory.refusals = set(refused)
 
     async def _conclude(self, draft: Draft) -> None:
         """The one status write, then the events. Status that cannot be written is kept for the next pass."""

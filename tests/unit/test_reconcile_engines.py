@@ -228,6 +228,42 @@ async def test_a_rotated_key_writes_another_secret_and_still_reaches_old_pods(wo
     assert tokens == {"demo-a": _token(world, KEY), "demo-b": _token(world, NEW_KEY)}
 
 
+async def test_the_secret_of_the_key_before_goes_once_no_pod_mounts_it(world: World) -> None:
+    world.pod("demo-a", ip="10.0.0.1", key=KEY)
+    await world.serving.run(full=True)
+    world.keys.write_text(f"{NEW_KEY}\n{KEY}\n")
+    await world.serving.run(full=True)
+    world.writes()
+
+    async def deleted() -> bool:
+        world.clock.advance(10)
+        await world.serving.run(full=False)
+        return ("DELETE", "Secret") in world.writes()
+
+    assert not await deleted(), "the old pod runs"
+    world.kube.drop("Pod", "demo-a")
+    assert not await deleted(), "no pod at all says nothing"
+    world.pod("demo-b", ip="10.0.0.2", key=NEW_KEY)
+    world.pod("demo-c", phase="Pending", podIP="", key=KEY)
+    assert not await deleted(), "one is still to come"
+    world.kube.drop("Pod", "demo-c")
+    assert await deleted()
+    assert [name for kind, _, name in world.kube.objects if kind == "Secret"] == [
+        f"demo-token-{key_version(NEW_KEY.encode())}"
+    ]
+    assert not await deleted(), "once"
+
+
+async def test_a_pod_with_the_secret_of_a_forgotten_key_is_not_helped_by_another_secret(world: World) -> None:
+    world.pod("demo-a", key="f" * 40)
+    world.engines.failures["demo-a"] = Reason.TOKEN_REFUSED
+    for _ in range(3):
+        world.clock.advance(10)
+        await world.serving.run(full=False)
+    assert ("DELETE", "Secret") not in world.writes()
+    assert world.condition("MetricsAvailable") == ("False", "TokenRefused")
+
+
 async def test_a_key_file_that_is_being_rewritten_changes_nothing(world: World) -> None:
     await world.serving.run(full=True)
     world.writes()
