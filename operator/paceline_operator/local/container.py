@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import paceline_engine
-from paceline_engine.protocol import CONTROL_PORT, ENV_CONTROL_HOST, ENV_CONTROL_PORT, ENV_TOKEN_DIRECTORY
+from paceline_engine.protocol import ENV_CONTROL_HOST, ENV_CONTROL_PORT
 from paceline_operator import naming
 from paceline_operator.local.document import UserError
 from paceline_operator.resources import Manifest
@@ -71,7 +71,7 @@ def find_engine() -> str:
             return found
         raise UserError(f"${ENV_ENGINE} is {given}, which is no program: set it to a vllm command, or unset it")
     ours = Path(sys.prefix) / "engine" / "bin" / "vllm"
-    if found := shutil.which(ours) or shutil.which("vllm"):
+    if found := shutil.which(str(ours)) or shutil.which("vllm"):
         return found
     raise UserError(
         f"no engine: neither {ours} nor a vllm command on PATH. Run `make setup` in a clone of paceline, "
@@ -117,11 +117,7 @@ def command(
     """The engine of replica `index`. Raises UserError for what only a cluster can give it."""
     containers = deployment["spec"]["template"]["spec"]["containers"]
     container = next(found for found in containers if found["name"] == CONTAINER)
-    wanted = {
-        variable["name"]: _value(variable, folders)
-        for variable in container.get("env", [])
-        if not (variable["name"] == "HOME" and "HOME" in os.environ)
-    }
+    wanted = {variable["name"]: _value(variable, folders) for variable in container.get("env", [])}
     environment = {
         **{name: value for name, value in os.environ.items() if not FOREIGN.match(name)},
         **{name: expand(value, wanted) for name, value in wanted.items()},
@@ -182,6 +178,3 @@ def _bindable(number: int) -> bool:
         except OSError:
             return False
     return True
-
-
-__all__ = ["CONTROL_PORT", "ENV_TOKEN_DIRECTORY", "Command", "command", "find_engine", "folders", "located", "port"]

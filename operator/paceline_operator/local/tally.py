@@ -18,6 +18,8 @@ from paceline_operator.tuning.model import Interval
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """97.5 % quantiles of Student's t for 1 to 10 degrees of freedom; 2.2 to 1.96 beyond, taken as 2.1."""
 STUDENT_BEYOND = 2.1
+LEAST_SECONDS = 1e-3
+"""Less decode time than this measures nothing: a step of the fastest engine takes longer."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ def ratio(parts: Sequence[Cluster]) -> Interval | None:
     The variance of a ratio of sums by linearisation (Cochran, Sampling Techniques, 1977, 6.3), in logarithms.
     """
     tokens, seconds, count = sum(p.tokens for p in parts), sum(p.seconds for p in parts), len(parts)
-    if count < 2 or tokens <= 0 or seconds <= 0:
+    if count < 2 or tokens <= 0 or seconds < LEAST_SECONDS:
         return None
     variance = sum((p.tokens / tokens - p.seconds / seconds) ** 2 for p in parts) * count / (count - 1)
     quantile = STUDENT[count - 2] if count - 2 < len(STUDENT) else STUDENT_BEYOND

@@ -1,8 +1,8 @@
 """Prompts of the load, made here: no data set, hardly two alike, and the same ones with the same seed.
 
-All answers are greedy. vLLM 0.32 on a CPU samples wrong text when it verifies drafts at a temperature (the same prompts
-give clean text at k=0), while greedy text is the same at every k. Nor may an answer be forced on beyond its end: a small
-model then repeats itself, and every draft is right.
+All answers are greedy. vLLM 0.32 on a CPU samples wrong text when it verifies drafts at a temperature (the prompts that
+give clean text at k=0 give garbage), while greedy text is the same at every k. Nor is an answer forced on beyond its
+end: a small model then repeats itself, and every draft is right.
 """
 
 from __future__ import annotations

@@ -1,0 +1,48 @@
+"""The command line: a mistake is one message and status 2, never a traceback."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from paceline_operator.cli.app import app
+
+RUNNER = CliRunner()
+
+
+def test_version() -> None:
+    result = RUNNER.invoke(app, ["version"])
+    assert (result.exit_code, result.output.strip()) == (0, version("paceline"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["local"], "--file"),
+        (["local", "-f", "absent.yaml"], "No such file"),
+        (["local", "-f", "absent.yaml", "--duration", "0"], "--duration"),
+        (["local", "-f", "absent.yaml", "--duration", "soon"], "duration"),
+        (["local", "-f", "absent.yaml", "--port", "99999"], "--port"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_a_mistake_has_status_2_and_a_message(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    monkeypatch.setenv("TERM", "dumb")
+    result = RUNNER.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_report_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "local.yaml"
+    (tmp_path / "file").write_text("")
+    for target in (tmp_path / "file" / "report.json", tmp_path):
+        result = RUNNER.invoke(app, ["local", "-f", str(example), "--report", str(target)])
+        assert result.exit_code == 2
+        assert f"--report {target}: cannot be written" in result.output
