@@ -96,12 +96,12 @@ def test_neighbours_lend_strength_and_say_so() -> None:
     assert cost.measured(found) == (8, 32)
 
 
-def test_half_the_count_does_beside_a_measured_load() -> None:
+def test_half_the_count_does_where_another_load_is_measured() -> None:
     rng = np.random.default_rng(0)
     alone = cost.learn(cost.empty(LOADS, LADDER), {"pod": window(rng, DENSE, (8,), 0.02, steps=8)}, 10.0, 10.0)
     assert not cost.is_own(alone, 8).any()
-    beside = cost.learn(learnt(DENSE, (12,), 0.02, 2), {"pod": window(rng, DENSE, (8,), 0.02, steps=8)}, 10.0, 30.0)
-    assert cost.is_own(beside, 8).all()
+    second = cost.learn(learnt(DENSE, (64,), 0.02, 2), {"pod": window(rng, DENSE, (8,), 0.02, steps=8)}, 10.0, 30.0)
+    assert cost.is_own(second, 8).all()
 
 
 def test_what_a_window_has_in_common_does_not_blur_the_comparison() -> None:

@@ -25,7 +25,7 @@ Timings: TypeAlias = Mapping[int, Timing]
 
 MIN_STEPS = 14.0
 """Two bursts, but for a step or two that prefill spoilt: below this a cell's cost is not its own. Half of it does where
-the same k has it in a neighbouring load bucket, whose cost is mostly this one's."""
+the same k has it at another load: what that says of this one is in the belief, and one burst tells whether it holds."""
 HALF_LIFE_SECONDS = 900.0
 """Of a load bucket's mean number of requests."""
 FIRST_GUESS_SECONDS = 0.02
@@ -134,11 +134,8 @@ def is_own(cost: Cost, load: int) -> npt.NDArray[np.bool_]:
     """For each ladder k, whether its cost at `load` rests on enough steps of its own."""
     steps = cost.steps.reshape(len(cost.loads), len(cost.ladder))
     row = cost.loads.index(load)
-    near = np.zeros(len(cost.ladder), dtype=bool)
-    for other in (row - 1, row + 1):
-        if 0 <= other < len(cost.loads):
-            near |= steps[other] >= MIN_STEPS
-    own: npt.NDArray[np.bool_] = steps[row] >= np.where(near, MIN_STEPS / 2, MIN_STEPS)
+    known = (steps >= MIN_STEPS).any(axis=0)
+    own: npt.NDArray[np.bool_] = steps[row] >= np.where(known, MIN_STEPS / 2, MIN_STEPS)
     return own
 
 
