@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from typing import Any
@@ -78,6 +78,8 @@ class Operator:
             self.fleet.stop,
             Terms(duration=duration, renew=duration / 3, deadline=duration * 2 / 3, poll=duration * 2 / 15),
         )
+        self._seen: dict[ServingKey, int] = {}
+        """What a serving's last event said, status left out, as a hash."""
         self._beat = self._clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._http: ThreadingHTTPServer | None = None
@@ -100,14 +102,29 @@ class Operator:
             await asyncio.to_thread(self._http.shutdown)
             self._http.server_close()
 
-    def event(self, namespace: str | None, name: str | None, is_object: bool) -> None:
-        """Something happened to a serving, or to a child of the serving `name`."""
-        if not namespace or not name or not (self._config.watch_namespaces or {namespace}) & {namespace}:
+    def serving_event(self, kind: str | None, metadata: Mapping[str, Any]) -> None:
+        """Something happened to a serving. A change of status alone is our own write, and wakes nobody.
+
+        Also at deletion: the pass finds that the object is gone, or that another has its name.
+        """
+        key = (metadata["namespace"], metadata["name"])
+        telling = ("uid", "generation", "deletionTimestamp", "labels", "annotations")
+        seen = hash(repr([metadata.get(name) for name in telling]))
+        if not self._watches(key[0]) or (kind == "MODIFIED" and self._seen.get(key) == seen):
             return
-        if is_object:
-            self.fleet.add((namespace, name))
+        if kind == "DELETED":
+            self._seen.pop(key, None)
         else:
-            self.fleet.wake((namespace, name))
+            self._seen[key] = seen
+        self.fleet.add(key)
+
+    def child_event(self, namespace: str | None, serving: str | None) -> None:
+        """Something happened to a child, or a pod, whose label names `serving`."""
+        if namespace and serving and self._watches(namespace):
+            self.fleet.wake((namespace, serving))
+
+    def _watches(self, namespace: str) -> bool:
+        return not self._config.watch_namespaces or namespace in self._config.watch_namespaces
 
     def check(self) -> str:
         """What is wrong with this process, empty where nothing is. Called from the HTTP thread."""
@@ -180,14 +197,14 @@ async def cleanup(memo: kopf.Memo, **_: Any) -> None:
 
 
 @kopf.on.event(naming.GROUP, naming.VERSION, naming.PLURAL_SERVING)
-async def on_serving(memo: kopf.Memo, namespace: str | None, name: str | None, **_: Any) -> None:
-    """Also at deletion: the pass finds that the object is gone, or that another has its name."""
-    memo.operator.event(namespace, name, True)
+async def on_serving(memo: kopf.Memo, type: str | None, meta: kopf.Meta, **_: Any) -> None:  # noqa: A002 kopf's name
+    """A serving was listed, added, changed or deleted."""
+    memo.operator.serving_event(type, meta)
 
 
 async def on_child(memo: kopf.Memo, namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
     """Children and pods wake the serving that their label names."""
-    memo.operator.event(namespace, labels.get(naming.LABEL_SERVING), False)
+    memo.operator.child_event(namespace, labels.get(naming.LABEL_SERVING))
 
 
 for _group, _version, _plural in CHILDREN:

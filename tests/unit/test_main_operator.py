@@ -25,21 +25,60 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> main.Operator:
     return main.Operator(settings.read(environment))
 
 
+def meta(name: str = "demo", namespace: str = "team", **more: Any) -> dict[str, Any]:
+    return {"name": name, "namespace": namespace, "uid": "u", "generation": 1, "resourceVersion": "1", **more}
+
+
 def test_servings_are_added_and_children_only_wake(operator: main.Operator) -> None:
-    operator.event("team", "demo", is_object=False)
+    operator.child_event("team", "demo")
     assert ("team", "demo") not in operator.fleet
-    operator.event("team", "demo", is_object=True)
-    operator.event("elsewhere", "demo", is_object=True)
-    operator.event(None, "demo", is_object=True)
-    operator.event("team", None, is_object=False)
+    operator.serving_event(None, meta())
+    operator.serving_event("ADDED", meta(namespace="elsewhere"))
+    operator.child_event(None, "demo")
+    operator.child_event("team", None)
     assert ("team", "demo") in operator.fleet
     assert ("elsewhere", "demo") not in operator.fleet
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "wakes"),
+    [
+        ("MODIFIED", {"resourceVersion": "2", "managedFields": [1]}, False),
+        ("MODIFIED", {"generation": 2}, True),
+        ("MODIFIED", {"annotations": {"nudge": "1"}}, True),
+        ("MODIFIED", {"labels": {"a": "b"}}, True),
+        ("MODIFIED", {"deletionTimestamp": "t"}, True),
+        ("MODIFIED", {"uid": "another"}, True),
+        ("DELETED", {}, True),
+        ("ADDED", {}, True),
+        (None, {}, True),
+    ],
+)
+def test_all_but_a_change_of_status_alone_wakes(
+    operator: main.Operator, monkeypatch: pytest.MonkeyPatch, kind: str | None, change: dict[str, Any], wakes: bool
+) -> None:
+    operator.serving_event("ADDED", meta())
+    woken: list[Any] = []
+    monkeypatch.setattr(operator.fleet, "wake", woken.append)
+    operator.serving_event(kind, meta(**change))
+    assert woken == [("team", "demo")] * wakes
+
+
+def test_a_deleted_object_that_comes_back_the_same_wakes(
+    operator: main.Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator.serving_event("ADDED", meta())
+    operator.serving_event("DELETED", meta())
+    woken: list[Any] = []
+    monkeypatch.setattr(operator.fleet, "wake", woken.append)
+    operator.serving_event("MODIFIED", meta())
+    assert woken == [("team", "demo")]
 
 
 async def test_a_late_pass_a_silent_loop_and_a_lost_claim_are_told(operator: main.Operator) -> None:
     clock: FakeClock = operator._clock  # type: ignore[assignment]
     assert operator.check() == ""
-    operator.event("team", "demo", is_object=True)
+    operator.serving_event("ADDED", meta())
     operator.fleet.start()
     clock.advance(main.SILENCE_LIMIT_SECONDS + 1)
     assert "event loop" in operator.check()

@@ -25,6 +25,9 @@ _T = TypeVar("_T")
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 10.0
 LIST_LIMIT = 500
+CONCURRENCY = 16
+POOL_SIZE = CONCURRENCY + 4
+"""Connections that are kept: those of all callers of one ApiClient, the Lease's included."""
 
 RESOURCES: Mapping[str, tuple[str, str]] = {
     "ServiceAccount": ("v1", "serviceaccounts"),
@@ -107,6 +110,7 @@ def connect() -> client.ApiClient:
             raise ValueError(f"no cluster: not in a pod, and KUBECONFIG is of no use: {error}") from None
     # Retries are decided by the caller of a pass, with a new look at the world: never blindly in the transport.
     configuration.retries = False
+    configuration.connection_pool_maxsize = POOL_SIZE
     return client.ApiClient(configuration)
 
 
@@ -117,7 +121,7 @@ class Kube:
         self,
         api: client.ApiClient,
         *,
-        concurrency: int = 16,
+        concurrency: int = CONCURRENCY,
         connect_seconds: float = CONNECT_SECONDS,
         read_seconds: float = READ_SECONDS,
     ) -> None:
