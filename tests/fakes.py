@@ -86,6 +86,8 @@ class FakeKube:
             {"manager": naming.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields_of(body, root=True)}
         ]
         self._sent[key] = copy.deepcopy(body)
+        if before is not None and merged.get("spec") != before.get("spec"):
+            merged["metadata"]["generation"] += 1
         if before is not None and merged != before:
             merged["metadata"]["resourceVersion"] = str(next(self._count))
         self.objects[key] = merged

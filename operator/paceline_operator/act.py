@@ -25,6 +25,8 @@ class Report:
     """What came of a plan."""
 
     applied: dict[ChildKey, Applied] = field(default_factory=dict)
+    results: dict[ChildKey, Object] = field(default_factory=dict)
+    """Children as the server has them after an apply."""
     events: list[events.Event] = field(default_factory=list)
     errors: list[KubeError] = field(default_factory=list)
 
@@ -46,6 +48,7 @@ async def carry_out(kube: Kube, namespace: str, plan: ChildPlan, report: Report)
             continue
         # What the server made of it is what an apply leads to: not compared again until either side changes.
         report.applied[(kind, name)] = Applied(drift.digest(apply.manifest), drift.digest(result))
+        report.results[(kind, name)] = result
         logger.info("Applied child: namespace=%s kind=%s name=%s field=%s", namespace, kind, name, apply.field or "-")
         event = events.corrected(kind, name, apply.field) if apply.field else events.created(kind, name)
         report.events.append(event)

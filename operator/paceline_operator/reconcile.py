@@ -151,7 +151,8 @@ class ServingPass:
         if report.errors:
             found.append(verdicts.failed([str(error) for error in report.errors]))
         elif look.children is not None:
-            deployment = look.children.get(("Deployment", naming.child(self._name)))
+            children = {**look.children, **report.results}  # what was just applied has not begun to roll out
+            deployment = children.get(("Deployment", naming.child(self._name)))
             found.append(verdicts.progressing(replicas, deployment))
         return found
 
@@ -168,6 +169,6 @@ class ServingPass:
             self._hands.kube, draft.raw, status.model_dump(mode="json", by_alias=True, exclude_none=True)
         )
         memory.unsaved = None
-        news = [*draft.report.events, *events.of_change(draft.previous, status)]
+        news = [*draft.report.events, *events.of_change(verdicts.status_of(draft.raw), status)]
         fresh = memory.recorder.fresh(news, self._hands.clock.monotonic())
         await act.post(self._hands.kube, draft.raw, fresh, now)

@@ -61,6 +61,25 @@ async def test_a_period_pass_after_an_edit_looks_at_everything(world: World) -> 
     assert world.kube.find("Deployment", "demo")["spec"]["replicas"] == 3
 
 
+async def test_a_rollout_is_told_from_the_pass_that_starts_it_to_its_end(world: World) -> None:
+    def done() -> None:
+        deployment = world.kube.find("Deployment", "demo")
+        counts = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), 1)
+        deployment["status"] = {"observedGeneration": deployment["metadata"]["generation"], **counts}
+
+    await world.serving.run(full=True)
+    done()
+    await world.serving.run(full=True)
+    assert world.condition("Progressing") == ("False", "Settled")
+    world.apply({**SPEC, "speculation": {"method": "ngram", "maxTokens": 3}})
+    await world.serving.run(full=True)
+    assert world.condition("Progressing") == ("True", "RollingOut"), "the Deployment was settled before this pass"
+    assert world.status["observedGeneration"] == 2
+    done()
+    await world.serving.run(full=True)
+    assert world.condition("Progressing") == ("False", "Settled")
+
+
 async def test_a_new_process_writes_only_the_token(world: World) -> None:
     await world.serving.run(full=True)
     await world.serving.run(full=True)

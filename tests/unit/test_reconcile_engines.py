@@ -351,3 +351,14 @@ async def test_transition_times_move_with_the_status_alone(world: World) -> None
     after = {c["type"]: c["lastTransitionTime"] for c in world.status["conditions"]}
     assert {"Available", "Ready"} == {kind for kind in before if before[kind] != after[kind]}
     assert {c["observedGeneration"] for c in world.status["conditions"]} == {2}
+
+
+async def test_what_a_status_that_could_not_be_written_would_have_told_is_told_with_the_next(world: World) -> None:
+    world.apply({**SPEC, "engine": {"extraArgs": ["--port", "1"]}})
+    world.kube.refuse[("STATUS", naming.KIND_SERVING)] = UnavailableError(503, "Down", "etcd")
+    with pytest.raises(UnavailableError):
+        await world.serving.run(full=True)
+    world.kube.refuse.clear()
+    for _ in range(2):
+        await world.serving.run(full=True)
+    assert len(world.events("OwnedArgument")) == 1
