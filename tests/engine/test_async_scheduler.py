@@ -1,0 +1,54 @@
+"""Live k in vLLM's real AsyncScheduler: k chosen in a step is reserved at once and verified in the next."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from paceline_engine.protocol import TOKEN_FILE_CURRENT, Samples, State
+from tests.engine.engines import MODEL, ROOT, TOKEN, VLLM, models_folder
+
+pytestmark = pytest.mark.engine
+
+TIMEOUT_SECONDS = 240
+
+
+def test_k_is_reserved_when_chosen_and_verified_a_step_later(tmp_path: Path) -> None:
+    (tmp_path / TOKEN_FILE_CURRENT).write_text(TOKEN)
+    script = Path(__file__).with_name("drive_async_scheduler.py")
+    done = subprocess.run(
+        [VLLM.with_name("python"), script, models_folder() / MODEL, tmp_path],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "engine"), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    steps = told["steps"]
+    assert [step["k"] for step in steps] == [k for k in (5, 1, 0, 3) for _ in range(4)]
+    assert all(step["reserved"] == step["k"] for step in steps)
+    for before, step in pairwise(steps[2:]):  # from the third on both requests decode
+        assert step["verified"] == ({"a": before["k"], "b": before["k"]} if before["k"] else {})
+    state, samples = State.model_validate(told["state"]), Samples.model_validate(told["samples"])
+    assert (state.generation, state.k_in_force, state.steps_by_k, state.policy_errors) == (
+        4,
+        3,
+        dict.fromkeys((5, 1, 0, 3), 4),
+        0,
+    )
+    assert [(cell.k, cell.request_steps, cell.drafts) for cell in samples.acceptance] == [
+        (0, 8, 0),
+        (1, 8, 8),
+        (3, 4, 4),
+        (5, 7, 7),
+    ]
+    assert all(cell.drafted == cell.accepted == (cell.drafts,) * cell.k for cell in samples.acceptance)
+    assert samples.excluded_steps == {"mixed": 3, "transition": 3}
+    assert all(cell.k_drafted == cell.k_verified for cell in samples.cells)
