@@ -45,9 +45,9 @@ def settled(k: int, windows: int = 20) -> Decided:
 
 
 def advance(
-    past: Decided, found: Scores, now: float = 10.0, changed: bool = False
+    past: Decided, found: Scores, now: float = 10.0, changed: bool = False, before: bool = False
 ) -> tuple[Decided, moves.Move | None]:
-    return moves.advance(past, found, SETTINGS, 5, now, changed)
+    return moves.advance(past, found, SETTINGS, before, now, changed)
 
 
 def test_one_window_moves_nothing_and_a_second_does() -> None:
@@ -89,7 +89,18 @@ def test_a_fresh_load_corrects_the_boot_table() -> None:
     _, move = advance(fresh, scores(POOR_LENGTHS))
     assert move is not None
     assert move.reason is Reason.LOAD
-    assert "the boot table's k was a guess" in move.message
+    assert "the k before was a guess" in move.message
+
+
+def test_a_load_that_leaned_that_way_from_the_first_corrects_it_too() -> None:
+    """Nothing changed since it was observed: it took long to be sure."""
+    leaning = moves.first(scores(POOR_LENGTHS, error=0.2), 5, 0.0)
+    for window in range(20):
+        leaning, move = advance(leaning, scores(POOR_LENGTHS, error=0.2), 10.0 * window)
+        assert move is None
+    unsure, _ = advance(leaning, scores(POOR_LENGTHS), 210.0)
+    assert advance(unsure, scores(POOR_LENGTHS), 220.0)[1].reason is Reason.LOAD  # type: ignore[union-attr]
+    assert advance(unsure, scores(POOR_LENGTHS), 220.0, before=True)[1].reason is not Reason.LOAD  # type: ignore[union-attr]
 
 
 def test_unless_traffic_changed_meanwhile() -> None:

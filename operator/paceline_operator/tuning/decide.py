@@ -155,8 +155,8 @@ def _decide(
                 continue
             decided[load] = moves.first(at, state.auto[load], state.now)
         if learnt:
-            boot = settings.boot_table[load]
-            decided[load], move = moves.advance(decided[load], at, settings, boot, state.now, turned)
+            earlier = state.base[load] != settings.boot_table[load]
+            decided[load], move = moves.advance(decided[load], at, settings, earlier, state.now, turned)
             if move is not None:
                 made[load] = move
     auto = state.auto

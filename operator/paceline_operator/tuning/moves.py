@@ -12,7 +12,7 @@ from paceline_operator.tuning.model import BucketView, Interval, Settings
 from paceline_operator.tuning.solve import CONFIRMATIONS, Choice, choose
 
 FIRST_WINDOWS = 6
-"""Windows after a load was first observed in which a move corrects the boot table, unless traffic or cost changed."""
+"""Windows after a load was first observed in which its first move corrects a guess in any case."""
 RESTLESS_HALF_LIFE_SECONDS = 1800.0
 NOBODY = (-1, 0)
 """No k is asked for."""
@@ -33,7 +33,9 @@ class Decided:
     restless: float = 0.0
     """Changes of k here up to then, each halving every half hour."""
     windows: int = 0
-    """Windows with evidence since it was first observed; FIRST_WINDOWS and more once traffic or cost changed."""
+    """Windows with evidence since then, counted up to FIRST_WINDOWS + 1."""
+    turned: bool = False
+    """Whether traffic or cost changed since then."""
     reason: Reason = Reason.INCUMBENT
     message: str = ""
 
@@ -61,19 +63,20 @@ def first(scores: Scores, entry: int, now: float) -> Decided:
 
 
 def advance(
-    past: Decided, scores: Scores, settings: Settings, boot_entry: int, now: float, changed: bool
+    past: Decided, scores: Scores, settings: Settings, decided_before: bool, now: float, changed: bool
 ) -> tuple[Decided, Move | None]:
     """One more window of evidence: confirm, move, or stay. `changed`: it brought another traffic, or another cost."""
-    windows = past.windows + (FIRST_WINDOWS if changed else 1)
+    past = replace(past, turned=True) if changed and not past.turned else past
+    windows = min(past.windows, FIRST_WINDOWS) + 1
     restless = past.restless * 0.5 ** (max(0.0, now - past.moved) / RESTLESS_HALF_LIFE_SECONDS)
     choice = choose(scores, past.k, settings.min_gain, restless, settings.tpot_limit_seconds)
     if choice.k == past.k:
-        quiet = past.pending == NOBODY and past.windows > FIRST_WINDOWS
+        quiet = past.pending == NOBODY and past.windows == windows
         return past if quiet else replace(past, pending=NOBODY, windows=windows), None
     count = past.pending[1] + 1 if past.pending[0] == choice.k else 1
     if count < CONFIRMATIONS:
         return replace(past, pending=(choice.k, count), windows=windows), None
-    reason = _blame(past, windows, scores, choice, boot_entry)
+    reason = _blame(past, scores, choice, decided_before)
     message = _sentence(past, scores, choice, reason, settings)
     decided = Decided(
         k=choice.k,
@@ -81,7 +84,6 @@ def advance(
         log_step=scores.log_step,
         moved=now,
         restless=restless + 1,
-        windows=windows,
         reason=reason,
         message=message,
     )
@@ -107,15 +109,20 @@ def dragged(move: Move, load: int, from_k: int, to_k: int) -> str:
     return f"k {from_k} → {to_k} at {_requests(load)}, not observed yet, as at a load beside it: {move.message}"
 
 
-def _blame(past: Decided, windows: int, scores: Scores, choice: Choice, boot_entry: int) -> Reason:
-    """Counterfactuals: would the move still pay with the old acceptance, or with the old cost?"""
+def _blame(past: Decided, scores: Scores, choice: Choice, decided_before: bool) -> Reason:
+    """Counterfactuals: would the move still pay with the old acceptance, or with the old cost?
+
+    Where both are the old ones still, the k that the load was first observed with was a wrong guess, and it took until
+    now to be sure. `decided_before`: that k was no guess, but decided by an earlier process.
+    """
     if choice.limited:
         return Reason.TPOT_LIMIT
-    if windows <= FIRST_WINDOWS and past.k == boot_entry:
-        return Reason.LOAD
     new, old = scores.ladder.index(choice.k), scores.ladder.index(past.k)
     length_then, length_now = (float(log[new] - log[old]) for log in (past.log_length, scores.log_length))
     step_then, step_now = (float(log[new] - log[old]) for log in (past.log_step, scores.log_step))
+    untouched = not decided_before and past.reason is Reason.INCUMBENT and not past.turned
+    if untouched and (past.windows < FIRST_WINDOWS or length_then > step_then):
+        return Reason.LOAD
     by_cost, by_acceptance = length_then - step_now > 0, length_now - step_then > 0
     if by_cost != by_acceptance:
         return Reason.COST if by_cost else Reason.ACCEPTANCE
@@ -138,7 +145,7 @@ def _sentence(past: Decided, scores: Scores, choice: Choice, reason: Reason, set
     if reason is Reason.COST:
         then, now = 1000 * math.exp(past.log_step[row]), 1000 * math.exp(scores.log_step[row])
         return f"{rule}; a step of k {blamed} took {then:.1f} ms, takes {now:.1f} ms"
-    return f"{rule}; the boot table's k was a guess for this load"
+    return f"{rule}; the k before was a guess for this load"
 
 
 def _against(scores: Scores, to_k: int, from_k: int) -> str:
