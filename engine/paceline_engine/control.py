@@ -19,7 +19,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from paceline_engine.backend import Backend, Refusal
 from paceline_engine.protocol import (
@@ -188,8 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/state":
             return self.server.backend.state()
         if path == "/samples":
-            cursor = parse_qs(query, max_num_fields=8).get("cursor", [None])[0]
-            return self.server.backend.samples(cursor)
+            return self.server.backend.samples(_cursor(query))
         raise _not_found(path)
 
     def _put(self, path: str, _query: str) -> Wire:
@@ -201,12 +200,10 @@ class _Handler(BaseHTTPRequestHandler):
         status = HTTPStatus.OK
         try:
             self._authorize()
-            url = urlsplit(self.path)
-            answer = act(url.path, url.query)
+            path, _, query = self.path.partition("?")
+            answer = act(path, query)
         except Refusal as refusal:
             status, answer = HTTPStatus(refusal.status), refusal.body
-        except ValueError as error:
-            status, answer = HTTPStatus.BAD_REQUEST, ProtocolError(reason="Malformed", message=str(error)[:200])
         except OSError:
             raise  # the peer went
         except Exception as error:
@@ -268,6 +265,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 the base class's name
         log.debug("Paceline: control port: %s", format % args)
+
+
+def _cursor(query: str) -> str | None:
+    try:
+        return parse_qs(query, max_num_fields=8).get("cursor", [None])[0]
+    except ValueError as error:
+        raise Refusal(400, "Malformed", f"the query cannot be read: {error}"[:200]) from None
 
 
 def _not_found(what: str) -> Refusal:

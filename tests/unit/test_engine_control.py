@@ -170,6 +170,11 @@ def test_a_body_without_a_length_is_refused(
     assert (got, answer["reason"]) == (status, reason)
 
 
+def test_a_query_of_too_many_fields_is_refused(shared: tuple[Parts, ControlServer]) -> None:
+    status, answer = ask(shared[1].port, f"GET /samples?{'a=1&' * 20}")
+    assert (status, answer["reason"]) == (400, "Malformed")
+
+
 def test_a_chunked_body_is_refused(shared: tuple[Parts, ControlServer]) -> None:
     status, _ = ask(shared[1].port, "PUT /policy", AUTH + "Transfer-Encoding: chunked\r\n", b"0\r\n\r\n")
     assert status == 411
@@ -256,7 +261,7 @@ def test_a_bug_of_ours_is_an_answer_and_a_line_in_the_log(caplog: pytest.LogCapt
     parts = Parts()
 
     def broken() -> State:
-        raise RuntimeError("secret detail")
+        raise ValueError("secret detail")
 
     parts.backend.state = broken  # type: ignore[method-assign]
     with serving(parts) as server:
