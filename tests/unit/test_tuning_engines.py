@@ -180,6 +180,16 @@ def test_an_engine_of_another_boot_configuration_waits_for_its_replacement() -> 
     assert step.push_to == ()
 
 
+def test_an_engine_that_captured_other_ks_waits_too() -> None:
+    running = loop()
+    old = running.engines["pod-0"]
+    old.ladder, old.requests = (5, 4, 0), 8
+    step = running.take([old.answer(10.0)])
+    assert step.tier is Tier.RESTART
+    assert "5 4 0" in step.tiers["pod-0"][1]
+    assert step.push_to == ()
+
+
 def test_a_late_engine_gets_the_same_policy_again() -> None:
     running = loop(2, tuning={"mode": "Manual", "table": [{"fromRequests": 1, "k": 2}]})
     step = running.run(3, 64)

@@ -137,12 +137,16 @@ def _tier(settings: Settings, engine: Engine) -> tuple[Tier, str]:
     able = engine.state.capabilities
     if not able.live_k.supported:
         return Tier.RESTART, able.live_k.reason
-    if able.max_num_seqs != settings.max_num_seqs or able.max_k < settings.ladder[0]:
+    if able.max_num_seqs != settings.max_num_seqs or not set(settings.ladder) <= set(able.ladder):
         return Tier.RESTART, (
-            f"it booted for {able.max_num_seqs} requests and k up to {able.max_k}, the spec says "
-            f"{settings.max_num_seqs} and {settings.ladder[0]}: it waits to be replaced"
+            f"it booted for {able.max_num_seqs} requests and the ks {_listed(able.ladder)}, the spec says "
+            f"{settings.max_num_seqs} and {_listed(settings.ladder)}: it waits to be replaced"
         )
     return Tier.LIVE, ""
+
+
+def _listed(ks: Sequence[int]) -> str:
+    return " ".join(map(str, ks))
 
 
 def _metrics(
