@@ -48,7 +48,7 @@ def recorded(phases: Phases, seed: int = 0) -> Record:
     """A run of the real tuner over a simulated engine, as run.py records it."""
     of = settings_of(SERVING.spec)
     engine = SimulatedEngine(cost, fixed(POOR), of.boot_table, of.ladder, np.random.default_rng(seed))
-    record = Record(SERVING, "2026-01-01T00:00:00Z", log_folder="logs", ended_by="the last phase")
+    record = Record(SERVING, "2026-01-01T00:00:00Z", ended_by="the last phase")
     record.engines = [EngineRecord("one-0", [4711], state=engine.state())]
     record.completed_requests = 12
     memory, now = Memory(), 0.0
@@ -165,7 +165,7 @@ def test_the_screen_shows_load_table_positions_ks_and_decisions(record: Record) 
     output = io.StringIO()
     Console(file=output, width=160).print(screen(record))
     text = output.getvalue()
-    for heading in ("survival", "conditional", "adds tokens", "tokens/position", "95 %", "decisions", "pid 4711"):
+    for heading in ("survival", "conditional", "adds", "tok/pos", "95 %", "decisions", "pid 4711"):
         assert heading in text
     assert "16 requests of numbers" in text
     assert record.decisions[-1].decision.reason.value in text

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
                     os.kill(engine, signal.SIGTERM)
             status = _reap(engine)
     finally:
-        left = _end_descendants(engine)
+        left = _end_all(engine)
         if os.getppid() != parent:
             shutil.rmtree(folder, ignore_errors=True)
     status = left if status is None else status
@@ -89,13 +89,13 @@ def _reap(engine: int) -> int | None:
     return found
 
 
-def _end_descendants(engine: int) -> int | None:
+def _end_all(engine: int) -> int | None:
     """Kill what is left, again and again, since a process may fork while it is being looked at."""
     status, deadline = None, time.monotonic() + LAST_LOOK_SECONDS
     while True:
         found = _reap(engine)
         status = found if found is not None else status
-        left = _descendants(os.getpid())
+        left = descendants(os.getpid())
         if not left or time.monotonic() > deadline:
             return status
         for pid in left:
@@ -104,7 +104,8 @@ def _end_descendants(engine: int) -> int | None:
         time.sleep(0.02)
 
 
-def _descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
+    """Ids of all processes below `root`, those that have ended but were not collected included."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

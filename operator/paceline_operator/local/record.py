@@ -38,7 +38,7 @@ class EngineRecord:
     pids: list[int]
     restarts: int = 0
     state: State | None = None
-    failure: str = ""
+    """As read last."""
 
 
 @dataclass
@@ -47,7 +47,6 @@ class Record:
 
     serving: SpeculativeServing
     started_at: str
-    log_folder: str
     phases: list[PhaseRecord] = field(default_factory=list)
     decisions: list[DecisionRecord] = field(default_factory=list)
     engines: list[EngineRecord] = field(default_factory=list)

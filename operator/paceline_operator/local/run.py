@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline_engine.protocol import CONTROL_PORT, PolicyAck, derive_token
+from paceline_engine.protocol import CONTROL_PORT, derive_token
 from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.clients.engine import EngineClient
@@ -24,12 +24,12 @@ from paceline_operator.clock import Clock, SystemClock, rfc3339
 from paceline_operator.local import container, document, report
 from paceline_operator.local.document import LocalLoad, Phase, UserError
 from paceline_operator.local.load import ClosedLoop
-from paceline_operator.local.record import DecisionRecord, EngineRecord, PhaseRecord, Record
+from paceline_operator.local.passes import Passes
+from paceline_operator.local.record import EngineRecord, PhaseRecord, Record
 from paceline_operator.local.runner import EngineFailedError, Supervisor
 from paceline_operator.local.view import View
 from paceline_operator.resources import Defaults, Manifest, Tokens, render
-from paceline_operator.tuning import decide, explain
-from paceline_operator.tuning.model import Engine, Memory
+from paceline_operator.tuning import decide
 
 KEY_VERSION = "local"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -67,19 +67,12 @@ class Run:
         self._load = load
         self._view = view
         self._clock = clock
-        self._settings = decide.settings_of(serving.spec)
-        self._memory = Memory()
         self._token = derive_token(secrets.token_bytes(32), serving.metadata.uid, KEY_VERSION)
         self._engines: list[Supervisor] = []
         self._loop: ClosedLoop | None = None
         self._client = EngineClient()
         self._stop = asyncio.Event()
-        self._started = self._last = 0.0
-        self._tokens: dict[str, tuple[str, int]] = {}
-        """Engine -> boot id and tokens generated since, as read last."""
-        self._record = Record(
-            serving, rfc3339(clock.now()), log_folder=str(container.cache_folder() / "logs"), status=serving.status
-        )
+        self._record = Record(serving, rfc3339(clock.now()), status=serving.status)
 
     async def run(self) -> int:
         """Start, drive, report, stop: in this order whatever happens in between."""
@@ -117,7 +110,8 @@ class Run:
         self._stop.set()
 
     def _start(self, stack: AsyncExitStack) -> list[asyncio.Task[None]]:
-        manifests = render(self._serving, self._settings.boot_table, IMAGES, Tokens(KEY_VERSION, self._token))
+        table = decide.settings_of(self._serving.spec).boot_table
+        manifests = render(self._serving, table, IMAGES, Tokens(KEY_VERSION, self._token))
         by_kind: dict[str, Manifest] = {manifest["kind"]: manifest for manifest in manifests}
         taken: set[int] = set()
         for index in range(self._serving.spec.replicas):
@@ -167,20 +161,24 @@ class Run:
         """Passes until the last phase, the duration or a signal, whichever is first."""
         if self._stop.is_set():
             return
-        self._started = self._last = self._clock.monotonic()
+        passes = Passes(
+            self._serving.spec, self._token, self._engines, self._record, self._client, self._clock, self._view.say
+        )
         duration = self._options.duration
-        end = math.inf if duration is None else self._started + duration
+        end = math.inf if duration is None else passes.started + duration
         phases: Sequence[Phase | None] = self._load.spec.phases if self._load else [None]
         for number, phase in enumerate(phases, start=1):
             last = number == len(phases) and (phase is None or duration is not None)
-            until = end if phase is None or last else min(self._last + phase.duration_seconds, end)
+            until = end if phase is None or last else min(passes.last + phase.duration_seconds, end)
             self._enter(phase)
-            while not self._stop.is_set() and self._last < until:
-                await self._sleep(min(self._settings.interval_seconds, until - self._last))
-                await self._pass()
+            while not self._stop.is_set() and passes.last < until:
+                await self._sleep(min(passes.settings.interval_seconds, until - passes.last))
+                await passes.once()
+                self._count()
+                self._view.update(self._record)
             if self._stop.is_set():
                 return
-            if self._last >= end:
+            if passes.last >= end:
                 break
         self._record.ended_by = "the last phase" if duration is None else f"--duration {duration:g}"
 
@@ -200,68 +198,15 @@ class Run:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), max(0.05, seconds))
 
-    async def _pass(self) -> None:
-        """Observe, decide, push, tell: the reconcile pass of a serving without its children."""
-        engines = await asyncio.gather(*(self._observe(engine) for engine in self._engines))
-        now = self._clock.monotonic()
-        step = decide.step(
-            self._settings,
-            self._memory,
-            engines,
-            known_generation=self._record.status.policy_generation,
-            now=now,
-        )
-        self._memory = step.memory
-        if step.policy is not None:
-            targets = [engine for engine in self._engines if engine.command.name in step.push_to]
-            for engine, answer in zip(
-                targets,
-                await asyncio.gather(
-                    *(self._client.push(e.command.control_url, self._token, step.policy) for e in targets)
-                ),
-                strict=True,
-            ):
-                if not isinstance(answer, PolicyAck):
-                    self._view.say(f"{engine.command.name} did not take a policy: {answer.reason}: {answer.message}")
-        fields = explain.status_fields(step, self._record.status, rfc3339(self._clock.now()))
-        told = {name: value for name, value in fields.items() if name != "conditions"}
-        record = self._record
-        record.status = record.status.model_copy(update=told)
-        record.step = step
-        record.seconds = now - self._started
-        record.decisions += [DecisionRecord(record.seconds, decision) for decision in step.decisions]
-        self._count(engines, now, step.table)
-        self._last = now
-        self._view.update(record)
-
-    async def _observe(self, engine: Supervisor) -> Engine:
-        command = engine.command
-        return await self._client.observe_engine(
-            command.name, command.control_url, command.serving_url, self._token, self._memory.cursors.get(command.name)
-        )
-
-    def _count(self, engines: list[Engine], now: float, table: tuple[int, ...]) -> None:
-        record, phase = self._record, self._record.phase
-        assert phase is not None
-        phase.table = table
-        phase.tally.seconds += now - self._last
-        for seen, supervisor, kept in zip(engines, self._engines, record.engines, strict=True):
-            kept.restarts, kept.failure = supervisor.restarts, seen.failure_message
-            if seen.state is None or seen.samples is None:
-                continue
-            kept.state = seen.state
-            phase.tally.add(seen.samples)
-            boot, tokens = self._tokens.get(seen.name, ("", 0))
-            generated = seen.samples.gauges.generation_tokens
-            phase.tally.tokens += generated - tokens if boot == seen.samples.boot_id else generated
-            self._tokens[seen.name] = (seen.samples.boot_id, generated)
-        if self._loop:
-            record.completed_requests, record.failed_requests = self._loop.completed, self._loop.failed
-            record.last_failure = self._loop.last_failure
-
-    def _finish(self) -> None:
+    def _count(self) -> None:
         for supervisor, kept in zip(self._engines, self._record.engines, strict=True):
             kept.restarts = supervisor.restarts
+        if self._loop:
+            self._record.completed_requests, self._record.failed_requests = self._loop.completed, self._loop.failed
+            self._record.last_failure = self._loop.last_failure
+
+    def _finish(self) -> None:
+        self._count()
         report.write(self._record, self._options.report)
         self._view.close()
         self._view.say(report.summary(self._record))

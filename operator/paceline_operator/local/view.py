@@ -154,7 +154,7 @@ def _head(record: Record, phase: PhaseRecord) -> RenderableType:
 
 
 def _by_position(phase: PhaseRecord) -> RenderableType:
-    table = Table("position", "survival", "conditional", "adds tokens", title="drafts of this phase", expand=True)
+    table = Table("position", "survival", "conditional", "adds", title="drafts of this phase", expand=True)
     for at, position in sorted(phase.tally.positions.items()):
         table.add_row(
             str(at), _percent(position.survival), _percent(position.conditional), _number(position.marginal, 3)
@@ -164,7 +164,7 @@ def _by_position(phase: PhaseRecord) -> RenderableType:
 
 def _by_k(view: BucketView | None, in_force: int | None) -> RenderableType:
     title = f"each k at load {view.load}" if view else "each k: nothing measured at this load"
-    table = Table("k", "length", "tokens/position", "step ms", "tokens/s", "95 %", "steps", title=title, expand=True)
+    table = Table("k", "length", "tok/pos", "step ms", "tok/s", "95 %", "steps", title=title, expand=True)
     for candidate in reversed(view.candidates) if view else ():
         length = candidate.acceptance_length.value
         table.add_row(
@@ -172,8 +172,8 @@ def _by_k(view: BucketView | None, in_force: int | None) -> RenderableType:
             f"{length:.2f}",
             f"{length / (candidate.k + 1):.2f}",
             f"{1000 * candidate.step_seconds.value:.1f}",
-            f"{candidate.goodput.value:.1f}",
-            f"{candidate.goodput.low:.1f} to {candidate.goodput.high:.1f}",
+            f"{candidate.goodput.value:.0f}",
+            f"{candidate.goodput.low:.0f}-{candidate.goodput.high:.0f}",
             "borrowed" if candidate.borrowed else str(candidate.steps),
             style="dim" if candidate.borrowed else "bold" if candidate.k == in_force else "",
         )

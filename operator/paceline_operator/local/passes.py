@@ -1,0 +1,99 @@
+"""The reconcile pass of `paceline local`: observe, decide, push, tell. A serving's pass without children or API server.
+
+Processes stand where pods do, and a record where the object is; the tuner and its words are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from paceline_engine.protocol import PolicyAck
+from paceline_operator.api.serving import ServingSpec
+from paceline_operator.clients.engine import EngineClient
+from paceline_operator.clock import Clock, rfc3339
+from paceline_operator.local.record import DecisionRecord, Record
+from paceline_operator.local.runner import Supervisor
+from paceline_operator.tuning import decide, explain
+from paceline_operator.tuning.model import Engine, Memory, Step
+
+
+class Passes:
+    """All passes of one run, into one record. Not for concurrent use."""
+
+    def __init__(
+        self,
+        spec: ServingSpec,
+        token: str,
+        engines: Sequence[Supervisor],
+        record: Record,
+        client: EngineClient,
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        """`say` is told what went wrong, a sentence at a time."""
+        self.settings = decide.settings_of(spec)
+        self.started = self.last = clock.monotonic()
+        """When the first pass was due, and when the last was made."""
+        self._token = token
+        self._engines = engines
+        self._record = record
+        self._client = client
+        self._clock = clock
+        self._say = say
+        self._memory = Memory()
+        self._tokens: dict[str, tuple[str, int]] = {}
+        """Engine -> boot id and tokens generated since, as read last."""
+
+    async def once(self) -> None:
+        """One pass."""
+        engines = await asyncio.gather(*(self._observe(engine) for engine in self._engines))
+        now = self._clock.monotonic()
+        known = self._record.status.policy_generation
+        step = decide.step(self.settings, self._memory, engines, known_generation=known, now=now)
+        self._memory = step.memory
+        await self._push(step)
+        self._tell(step, now)
+        self._count(engines, step, now)
+        self.last = now
+
+    async def _observe(self, engine: Supervisor) -> Engine:
+        command = engine.command
+        return await self._client.observe_engine(
+            command.name, command.control_url, command.serving_url, self._token, self._memory.cursors.get(command.name)
+        )
+
+    async def _push(self, step: Step) -> None:
+        policy = step.policy
+        if policy is None:
+            return
+        commands = [engine.command for engine in self._engines if engine.command.name in step.push_to]
+        answers = await asyncio.gather(
+            *(self._client.push(command.control_url, self._token, policy) for command in commands)
+        )
+        for command, answer in zip(commands, answers, strict=True):
+            if not isinstance(answer, PolicyAck):
+                self._say(f"{command.name} did not take a policy: {answer.reason}: {answer.message}")
+
+    def _tell(self, step: Step, now: float) -> None:
+        record = self._record
+        fields = explain.status_fields(step, record.status, rfc3339(self._clock.now()))
+        told = {name: value for name, value in fields.items() if name != "conditions"}
+        record.status = record.status.model_copy(update=told)
+        record.step = step
+        record.seconds = now - self.started
+        record.decisions += [DecisionRecord(record.seconds, decision) for decision in step.decisions]
+
+    def _count(self, engines: Sequence[Engine], step: Step, now: float) -> None:
+        phase = self._record.phases[-1]
+        phase.table = step.table
+        phase.tally.seconds += now - self.last
+        for seen, kept in zip(engines, self._record.engines, strict=True):
+            if seen.state is None or seen.samples is None:
+                continue
+            kept.state = seen.state
+            phase.tally.add(seen.samples)
+            boot, tokens = self._tokens.get(seen.name, ("", 0))
+            generated = seen.samples.gauges.generation_tokens
+            phase.tally.tokens += generated - tokens if boot == seen.samples.boot_id else generated
+            self._tokens[seen.name] = (seen.samples.boot_id, generated)
