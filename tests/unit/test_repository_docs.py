@@ -55,3 +55,10 @@ def test_the_readme_shows_the_smallest_example_as_it_is() -> None:
     assert [yaml.safe_load(text) for text in shown] == [
         yaml.safe_load((ROOT / "examples" / "minimal.yaml").read_text())
     ]
+
+
+def test_every_decision_record_is_in_their_index() -> None:
+    index = (DOCS / "adr" / "README.md").read_text(encoding="utf-8")
+    records = {path.name for path in (DOCS / "adr").glob("[0-9]*.md")}
+    assert records
+    assert {name for name in records if f"({name})" not in index} == set()
