@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine import LADDER, SEQS, Engine, call
-from paceline_engine.protocol import Samples, State
+from paceline_engine.protocol import Policy, Samples, State
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.tuning.decide import settings_of, step
 from paceline_operator.tuning.model import Engine as Seen
@@ -109,10 +109,10 @@ class Loop:
             rates[k], _ = self.drive(load, PINNED_SECONDS, tuned=False)
         cursor = call("GET", f"/samples?cursor={self.memory.cursors.get('engine', '')}")["cursor"]
         self.memory = replace(self.memory, cursors={**self.memory.cursors, "engine": cursor})
-        if policy is not None:
-            self.engine.generation += 1
-            again = policy.model_copy(update={"generation": self.engine.generation})
-            call("PUT", "/policy", again.model_dump(by_alias=True, mode="json"))
+        policy = policy or Policy(generation=1, table=self.settings.boot_table)
+        self.engine.generation += 1
+        again = policy.model_copy(update={"generation": self.engine.generation})
+        call("PUT", "/policy", again.model_dump(by_alias=True, mode="json"))
         return rates
 
 
