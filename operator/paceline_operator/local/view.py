@@ -71,6 +71,7 @@ class PlainView:
             f"length {_number(tally.acceptance_length, 2)}",
             f"firing {_percent(tally.firing_rate)}",
             f"{_number(tally.tokens_per_second, 0)} tok/s",
+            f"{record.completed_requests} done, {record.failed_requests} failed",
             f"{step.reason.value}: {step.message}",
         ]
         self.say(" | ".join(parts))
