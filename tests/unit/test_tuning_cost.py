@@ -138,6 +138,34 @@ def test_one_strange_window_is_doubted_and_the_second_believed() -> None:
     assert abs(error(twice, slow, 32, 3)[0]) < abs(error(twice, DENSE, 32, 3)[0]), "a tenant slows every load"
 
 
+def test_a_machine_that_slows_down_is_not_held_against_the_k_in_force() -> None:
+    """Only k=5 was measured since: what is known of the others moves with it, and is to be measured again."""
+    rng = np.random.default_rng(11)
+    found = learnt(DENSE, (8,), 0.02, 20)
+    before = {k: error(found, DENSE, 8, k)[0] for k in LADDER}
+    for number in range(3):
+        found = cost.learn(found, {"pod": window(rng, paced(5), (8,), 0.02, ks=(5,))}, 10.0, 210.0 + 10 * number)
+    for k in LADDER:
+        assert error(found, paced(5), 8, k)[0] == pytest.approx(before[k], abs=0.1)
+    row = LOADS.index(8) * len(LADDER)
+    assert (found.seen[row : row + len(LADDER)] < found.changed).sum() == len(LADDER) - 1
+
+
+def test_one_k_that_gets_dear_is_told_from_a_slow_machine_by_bursts() -> None:
+    rng = np.random.default_rng(12)
+    found = learnt(DENSE, (8,), 0.02, 20)
+
+    def dear(requests: int, k: int) -> float:
+        return DENSE(requests, k) * (4 if k == 5 else 1)
+
+    for number in range(3):
+        found = cost.learn(found, {"pod": window(rng, dear, (8,), 0.02, ks=(5,))}, 10.0, 210.0 + 10 * number)
+    for number in range(3):
+        found = cost.learn(found, {"pod": window(rng, dear, (8,), 0.02, steps=8)}, 10.0, 240.0 + 10 * number)
+    for k in LADDER:
+        assert abs(error(found, dear, 8, k)[0]) < 0.1, k
+
+
 def test_a_cliff_stays_where_it_is() -> None:
     def cliff(requests: int, k: int) -> float:
         return DENSE(requests, k) * (5 if requests * (k + 1) > 256 else 1)

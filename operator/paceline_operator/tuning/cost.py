@@ -39,7 +39,7 @@ DRIFT_OWN = 0.003**2 / 60
 NOISE_BOUNDS = (0.005**2, 0.4**2)
 SURPRISE = 4.0
 """Standard deviations beyond which a cell's window is doubted once, and believed the second time in a row."""
-LOOSENED = 0.1
+LOOSENED, LOOSENED_SECONDS = 0.1, 60.0
 """Standard deviation that every cell gets for itself, as a share of a common change of cost."""
 
 
@@ -119,7 +119,12 @@ def learn(past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float,
 
 
 def loosened(cost: Cost, share: float, now: float) -> Cost:
-    """Every cell less sure by a standard deviation of `share` of itself, and to be measured again."""
+    """Every cell less sure by a standard deviation of `share` of itself, and to be measured again.
+
+    Once a minute at most: a change of traffic may be noticed in several windows, but it is one.
+    """
+    if now - cost.changed < LOOSENED_SECONDS:
+        return cost
     covariance = cost.covariance.copy()
     covariance[np.diag_indices_from(covariance)] += share**2
     return replace(cost, covariance=covariance, changed=now)
@@ -186,14 +191,16 @@ def _corrected(cost: Cost, index: Index, values: Array, variances: Array, now: f
     noise[np.diag_indices_from(noise)] += np.where(doubted, surprise**2 / SURPRISE**2, 0.0)
     changed = cost.changed
     if believed.any():
-        together = believed & own
-        if together.sum() * 2 > own.sum() and abs(np.sign(surprise[together]).sum()) == together.sum():
-            level = float(np.median(surprise[together]))
-            covariance = covariance + level**2
-            covariance[np.diag_indices_from(covariance)] += (LOOSENED * level) ** 2
+        together, alone = believed & own, believed
         covariance = covariance.copy()
-        covariance[index[believed], index[believed]] += surprise[believed] ** 2
-        if (believed & own).any():
+        if together.sum() * 2 > own.sum() and abs(np.sign(surprise[together]).sum()) == together.sum():
+            # Most of what was measured moved alike: the machine did, not these ks. Only bursts can tell them apart.
+            level = float(np.median(surprise[together]))
+            covariance += level**2
+            covariance[np.diag_indices_from(covariance)] += (LOOSENED * level) ** 2
+            alone = believed & ~own
+        covariance[index[alone], index[alone]] += surprise[alone] ** 2
+        if together.any():
             changed = now
         streak[index[believed]] = 0
     columns = covariance[:, index]
