@@ -16,7 +16,7 @@ from tests.harness.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
 
-MANUAL = {**SPEC, "tuning": {"intervalSeconds": 1, "mode": "Manual", "table": [{"fromRequests": 1, "k": 3}]}}
+MANUAL = {**SPEC, "tuning": {**SPEC["tuning"], "mode": "Manual", "table": [{"fromRequests": 1, "k": 3}]}}
 SECRET = f"chat-token-{key_version(KEY.encode())}"
 
 
