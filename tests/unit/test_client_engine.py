@@ -169,6 +169,7 @@ async def test_without_a_cursor_everything_since_boot_is_asked_for(cursor: str |
         ),
         (answering(state=ok(wire(STATE) | {"uptimeSeconds": None})), Reason.MALFORMED_ANSWER),
         (answering(state=httpx.RemoteProtocolError("not HTTP")), Reason.MALFORMED_ANSWER),
+        (answering(state=httpx.RemoteProtocolError("Server disconnected without ...")), Reason.POD_NOT_ANSWERING),
         (answering(state=ok(wire(STATE) | {"protocolVersion": 2}), samples=ok(SAMPLES)), Reason.MALFORMED_ANSWER),
         (answering(state=ok(wire(STATE) | {"table": [1, 1]}), samples=ok(SAMPLES)), Reason.MALFORMED_ANSWER),
     ],

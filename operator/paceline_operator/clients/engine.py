@@ -143,7 +143,10 @@ class EngineClient:
                 EngineFailure(Reason.POD_NOT_ANSWERING, f"the connection to {url} broke: {_clip(error)}")
             ) from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise _Refused(EngineFailure(Reason.MALFORMED_ANSWER, f"{url}: {_clip(error)}")) from None
+            # httpx has one type for a server that hangs up and for one that does not speak HTTP.
+            hung_up = isinstance(error, httpx.RemoteProtocolError) and "disconnected" in str(error)
+            reason = Reason.POD_NOT_ANSWERING if hung_up else Reason.MALFORMED_ANSWER
+            raise _Refused(EngineFailure(reason, f"{url}: {_clip(error)}")) from None
         if status != httpx.codes.OK:
             raise _Refused(_refusal(status, answer, url))
         return answer

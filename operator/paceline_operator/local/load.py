@@ -47,7 +47,9 @@ class ClosedLoop:
             transport=transport,
             trust_env=False,
             timeout=httpx.Timeout(REQUEST_SECONDS, connect=10.0),
-            limits=httpx.Limits(max_connections=None),
+            # A connection of its own for each request: a server closes idle ones after seconds, and a request that is
+            # sent just then fails for a reason that is not the engine's.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
     @property

@@ -49,7 +49,7 @@ def _numbers(chance: random.Random) -> str:
 
 MAKERS: dict[Text, Callable[[random.Random], str]] = {Text.COPY: _copy, Text.NUMBERS: _numbers}
 STEPS = (1, 2, 3, 5, 7, 9, 11)
-LENGTH = 16
+LENGTH = 10
 PASSAGES = (
     "The ferry to Kestrel Bay leaves at six, before the fog has lifted from the harbour. Old Piet still stands at the "
     "wheel, although his sons have told him for years that the boat can be steered by a machine. He answers that a "
