@@ -1,8 +1,8 @@
 """Runs in the engine's environment: drives vLLM's real AsyncScheduler, with the plugin, two steps in flight.
 
 vLLM switches asynchronous scheduling off on a CPU, so no engine there would show it. The model runner is played here:
-every draft is accepted. JSON on stdout: per step the k chosen, the drafts verified and what is reserved for the next.
-In: the model's folder and the token folder as arguments.
+every draft is accepted. JSON on stdout: per step the k chosen, the drafts verified and what is reserved for the next;
+before that, what a scheduler looks like that found no token. In: the model's folder, the token folder and an empty one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from typing import Any
 
 import torch
@@ -32,7 +33,8 @@ SEQUENCE = (5, 1, 0, 3)
 STEPS_EACH = 4
 
 
-def build(model: str) -> Any:
+def build(model: str, tokens: str) -> Any:
+    os.environ |= {ENV_TOKEN_DIRECTORY: tokens, ENV_CONTROL_HOST: "127.0.0.1", ENV_CONTROL_PORT: "0"}
     config = EngineArgs(
         model=model,
         enforce_eager=True,
@@ -80,9 +82,15 @@ def complete(scheduler: Any, output: Any) -> None:
 
 
 def main() -> None:
-    model, tokens = sys.argv[1:]
-    os.environ |= {ENV_TOKEN_DIRECTORY: tokens, ENV_CONTROL_HOST: "127.0.0.1", ENV_CONTROL_PORT: "0"}
-    scheduler = build(model)
+    model, tokens, empty = sys.argv[1:]
+    tokenless = build(model, empty)
+    without = {
+        "installed": tokenless._paceline is not None,
+        "lookup": list(tokenless.dynamic_sd_lookup),
+        "lookup_type": type(tokenless.dynamic_sd_lookup).__name__,
+        "threads": [thread.name for thread in threading.enumerate() if "paceline" in thread.name],
+    }
+    scheduler = build(model, tokens)
     for name in ("a", "b"):
         scheduler.add_request(
             Request(
@@ -113,7 +121,8 @@ def main() -> None:
     installed.hooks.recorder.tick(installed.hooks.uptime + 10, idle=False)
     samples = installed.server._backend.samples(None)
     scheduler.shutdown()
-    json.dump({"steps": steps, "state": state.model_dump(), "samples": samples.model_dump()}, sys.stdout)
+    told = {"without": without, "steps": steps, "state": state.model_dump(), "samples": samples.model_dump()}
+    json.dump(told, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -70,21 +70,19 @@ class RealEngine:
         folder: Path,
         *,
         broken_plugin: bool = False,
-        token: str | None = TOKEN,
         multiprocessing: bool = False,
         seed: Sequence[tuple[int, int, int]] | None = SEED,
         speculation: Mapping[str, Any] | None = None,
         arguments: Sequence[str] = (),
     ) -> None:
-        """Start it; files and the log go to `folder`. `token` None: the token folder is there, and empty."""
+        """Start it; files and the log go to `folder`."""
         assert VLLM.exists(), f"{VLLM} is not there: run `make setup`"
         model = models_folder() / MODEL
         assert model.exists(), f"{model} is not there: run `make setup`"
         self.serving_port, self.control_port = free_ports(2)
         tokens = folder / "token"
         tokens.mkdir()
-        if token:
-            (tokens / TOKEN_FILE_CURRENT).write_text(token)
+        (tokens / TOKEN_FILE_CURRENT).write_text(TOKEN)
         config: dict[str, Any] = {
             "method": "ngram",
             "num_speculative_tokens": MAX_K,
@@ -117,7 +115,7 @@ class RealEngine:
         )  # fmt: skip
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.serving_port}", timeout=REQUEST_SECONDS)
         self.control = httpx.Client(
-            base_url=f"http://127.0.0.1:{self.control_port}", headers={"Authorization": f"Bearer {token}"}
+            base_url=f"http://127.0.0.1:{self.control_port}", headers={"Authorization": f"Bearer {TOKEN}"}
         )
 
     def wait_ready(self) -> RealEngine:

@@ -7,6 +7,7 @@ import os
 import subprocess
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,14 @@ pytestmark = pytest.mark.engine
 TIMEOUT_SECONDS = 240
 
 
-def test_k_is_reserved_when_chosen_and_verified_a_step_later(tmp_path: Path) -> None:
-    (tmp_path / TOKEN_FILE_CURRENT).write_text(TOKEN)
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the script says."""
+    folder = tmp_path_factory.mktemp("tokens")
+    (folder / TOKEN_FILE_CURRENT).write_text(TOKEN)
     script = Path(__file__).with_name("drive_async_scheduler.py")
     done = subprocess.run(
-        [VLLM.with_name("python"), script, models_folder() / MODEL, tmp_path],
+        [VLLM.with_name("python"), script, models_folder() / MODEL, folder, tmp_path_factory.mktemp("empty")],
         env={**os.environ, "PYTHONPATH": str(ROOT / "engine"), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
         capture_output=True,
         text=True,
@@ -30,7 +34,15 @@ def test_k_is_reserved_when_chosen_and_verified_a_step_later(tmp_path: Path) -> 
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def test_without_a_token_the_scheduler_keeps_its_schedule_and_no_port_is_opened(told: dict[str, Any]) -> None:
+    assert told["without"] == {"installed": False, "lookup": [0, *[5] * 16], "lookup_type": "list", "threads": []}
+
+
+def test_k_is_reserved_when_chosen_and_verified_a_step_later(told: dict[str, Any]) -> None:
     steps = told["steps"]
     assert [step["k"] for step in steps] == [k for k in (5, 1, 0, 3) for _ in range(4)]
     assert all(step["reserved"] == step["k"] for step in steps)
