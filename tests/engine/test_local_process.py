@@ -200,6 +200,16 @@ def test_duration_ends_it_before_the_last_phase(tmp_path: Path, runs: list[Run])
     assert len(report["phases"]) == 1
 
 
+def test_a_longer_duration_draws_out_the_last_phase(tmp_path: Path, runs: list[Run]) -> None:
+    run = Run(tmp_path, "--duration", "4")
+    runs.append(run)
+    assert run.end() == 0, run.text()
+    report = run.told()
+    assert report["ended_by"] == "--duration 4"
+    assert [phase["text"] for phase in report["phases"]] == ["copy", "numbers"]
+    assert report["seconds"] >= 4
+
+
 def test_replicas_get_ports_of_their_own_and_share_the_load(tmp_path: Path, runs: list[Run]) -> None:
     run = Run(tmp_path, replicas=2)
     runs.append(run)
