@@ -5,31 +5,69 @@ The API server has checked schema and CEL already, but a stored object may be ol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
+from paceline_operator import naming
+from paceline_operator.api.base import ApiModel
 from paceline_operator.api.conditions import ConditionType, Reason
+from paceline_operator.api.experiment import SpeculationExperiment
+from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.preflight import legality
+from paceline_operator.preflight import evidence, legality
 from paceline_operator.verdicts import Verdict
 
+M = TypeVar("M", bound=ApiModel)
 _SHOWN = 3
+
+
+class _Unused(NamedTuple):
+    """A kind of which this version does no more than judge the spec."""
+
+    model: type[SpeculationExperiment] | type[SpeculationProfile]
+    problems: Callable[[Any], Iterator[str]]
+    limit: str
+
+
+_UNUSED: Mapping[str, _Unused] = {
+    naming.KIND_EXPERIMENT: _Unused(
+        SpeculationExperiment, evidence.of_experiment, "this version does not run experiments yet"
+    ),
+    naming.KIND_PROFILE: _Unused(SpeculationProfile, evidence.of_profile, "this version does not use profiles yet"),
+}
 
 
 def accept(raw: Mapping[str, Any]) -> tuple[SpeculativeServing | None, Verdict]:
     """The parsed object, None where it is refused; the verdict names the field. Status is not looked at."""
-    try:
-        serving = SpeculativeServing.model_validate({key: value for key, value in raw.items() if key != "status"})
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False, include_input=False)
-        texts = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details]
-        return None, _refused(Reason.INVALID_SPEC, texts)
+    serving = _parse(raw, SpeculativeServing)
+    if isinstance(serving, Verdict):
+        return None, serving
     findings = legality.check(serving.spec)
     if findings:
         return None, _refused(findings[0].reason, [finding.message for finding in findings])
     return serving, Verdict(ConditionType.ACCEPTED, True, Reason.VALID, "The spec is valid")
+
+
+def judgement(kind: str, raw: Mapping[str, Any]) -> Verdict:
+    """Of a SpeculationExperiment or SpeculationProfile; where it is good, it says that nothing comes of it."""
+    model, problems, limit = _UNUSED[kind]
+    parsed = _parse(raw, model)
+    if isinstance(parsed, Verdict):
+        return parsed
+    if texts := list(problems(parsed.spec)):
+        return _refused(Reason.INVALID_SPEC, texts)
+    return Verdict(ConditionType.ACCEPTED, True, Reason.VALID, f"The spec is valid and stored; {limit}")
+
+
+def _parse(raw: Mapping[str, Any], model: type[M]) -> M | Verdict:
+    try:
+        return model.model_validate({key: value for key, value in raw.items() if key != "status"})
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        texts = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details]
+        return _refused(Reason.INVALID_SPEC, texts)
 
 
 def _refused(reason: Reason, texts: list[str]) -> Verdict:

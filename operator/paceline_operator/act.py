@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from paceline_engine.protocol import Policy, PolicyAck
 from paceline_operator import drift, events, metrics, naming
+from paceline_operator.api.base import ApiModel
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.kube import InvalidError, Kube, KubeError, Object
 from paceline_operator.plan import Applied, ChildKey, ChildPlan, Target, key_of
@@ -105,17 +106,18 @@ async def push(client: EngineClient, policy: Policy, targets: Sequence[Target]) 
     return answers
 
 
-async def write_status(kube: Kube, serving: Object, status: Object) -> None:
-    """The one status write of a pass, where `status` differs from what is stored."""
-    if status == (serving.get("status") or {}):
+async def write_status(kube: Kube, raw: Object, status: ApiModel) -> None:
+    """The one status write of a pass, where `status` differs from what `raw` has."""
+    wanted = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if wanted == (raw.get("status") or {}):
         return
-    meta = serving["metadata"]
+    meta = raw["metadata"]
     body = {
         "apiVersion": naming.API_VERSION,
-        "kind": naming.KIND_SERVING,
+        "kind": raw["kind"],
         # The UID, so that the status of an object that was deleted meanwhile does not land on its successor.
         "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
-        "status": status,
+        "status": wanted,
     }
     await kube.apply(body, "status")
 

@@ -22,16 +22,21 @@ from paceline_operator.clients.keys import KeyFile
 from paceline_operator.clients.kube import Kube, connect
 from paceline_operator.clock import SystemClock
 from paceline_operator.fleet import Fleet, Outcome, Pass, Trigger
+from paceline_operator.judge import judge
 from paceline_operator.leadership import Leadership, Terms
-from paceline_operator.reconcile import Hands, ServingKey, ServingPass
+from paceline_operator.reconcile import Hands, ServingPass
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.settings import read as read_settings
 
+ObjectKey = tuple[str, str, str]
+"""(kind, namespace, name)"""
 OVERDUE_LIMIT_SECONDS = 300.0
 """A pass ends within fleet.PASS_LIMIT_SECONDS: twice that and more means that it does not."""
 BEAT_SECONDS = 1.0
 SILENCE_LIMIT_SECONDS = 30.0
 """An event loop that did not run for so long does not."""
+PLURALS = (naming.PLURAL_SERVING, naming.PLURAL_EXPERIMENT, naming.PLURAL_PROFILE)
+"""Of our own kinds. Of those that the cluster does not have, the log says so, and the others are served."""
 CHILDREN = (
     ("apps", "v1", "deployments"),
     ("", "v1", "pods"),
@@ -66,8 +71,8 @@ class Operator:
         # Short limits and threads of its own: a renewal that hangs must fail in time for another attempt.
         lease_kube = Kube(api, concurrency=2, connect_seconds=2.0, read_seconds=3.0)
         self._engines = EngineClient()
-        hands = Hands(self._kube, self._engines, self._keys, config.defaults, self._clock)
-        self.fleet: Fleet[ServingKey] = Fleet(lambda key: _as_pass(ServingPass(key, hands)), self._clock)
+        self._hands = Hands(self._kube, self._engines, self._keys, config.defaults, self._clock)
+        self.fleet: Fleet[ObjectKey] = Fleet(self._prepare, self._clock)
         duration = config.lease_seconds
         self._leadership = Leadership(
             lease_kube,
@@ -78,8 +83,8 @@ class Operator:
             self.fleet.stop,
             Terms(duration=duration, renew=duration / 3, deadline=duration * 2 / 3, poll=duration * 2 / 15),
         )
-        self._seen: dict[ServingKey, int] = {}
-        """What a serving's last event said, status left out, as a hash."""
+        self._seen: dict[ObjectKey, int] = {}
+        """What an object's last event said, status left out, as a hash."""
         self._beat = self._clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._http: ThreadingHTTPServer | None = None
@@ -102,17 +107,17 @@ class Operator:
             await asyncio.to_thread(self._http.shutdown)
             self._http.server_close()
 
-    def serving_event(self, kind: str | None, metadata: Mapping[str, Any]) -> None:
-        """Something happened to a serving. A change of status alone is our own write, and wakes nobody.
+    def object_event(self, kind: str, event: str | None, metadata: Mapping[str, Any]) -> None:
+        """Something happened to an object of ours. A change of status alone is our own write, and wakes nobody.
 
         Also at deletion: the pass finds that the object is gone, or that another has its name.
         """
-        key = (metadata["namespace"], metadata["name"])
+        key = (kind, metadata["namespace"], metadata["name"])
         telling = ("uid", "generation", "deletionTimestamp", "labels", "annotations")
         seen = hash(repr([metadata.get(name) for name in telling]))
-        if not self._watches(key[0]) or (kind == "MODIFIED" and self._seen.get(key) == seen):
+        if not self._watches(key[1]) or (event == "MODIFIED" and self._seen.get(key) == seen):
             return
-        if kind == "DELETED":
+        if event == "DELETED":
             self._seen.pop(key, None)
         else:
             self._seen[key] = seen
@@ -121,7 +126,7 @@ class Operator:
     def child_event(self, namespace: str | None, serving: str | None) -> None:
         """Something happened to a child, or a pod, whose label names `serving`."""
         if namespace and serving and self._watches(namespace):
-            self.fleet.wake((namespace, serving))
+            self.fleet.wake((naming.KIND_SERVING, namespace, serving))
 
     def _watches(self, namespace: str) -> bool:
         return not self._config.watch_namespaces or namespace in self._config.watch_namespaces
@@ -136,6 +141,16 @@ class Operator:
             if (late := self.fleet.overdue()) > OVERDUE_LIMIT_SECONDS:
                 return f"a pass is {late:.0f} s late"
         return ""
+
+    def _prepare(self, key: ObjectKey) -> Pass:
+        kind, namespace, name = key
+        if kind == naming.KIND_SERVING:
+            return _as_pass(ServingPass((namespace, name), self._hands))
+
+        async def run(_: Trigger) -> Outcome:
+            return Outcome(gone=not await judge(self._kube, self._clock, kind, namespace, name))
+
+        return run
 
     async def _lead(self) -> None:
         self.fleet.start()
@@ -196,10 +211,15 @@ async def cleanup(memo: kopf.Memo, **_: Any) -> None:
         await operator.stop()
 
 
-@kopf.on.event(naming.GROUP, naming.VERSION, naming.PLURAL_SERVING)
-async def on_serving(memo: kopf.Memo, type: str | None, meta: kopf.Meta, **_: Any) -> None:  # noqa: A002 kopf's name
-    """A serving was listed, added, changed or deleted."""
-    memo.operator.serving_event(type, meta)
+async def on_object(
+    memo: kopf.Memo,
+    resource: kopf.Resource,
+    type: str | None,  # noqa: A002 kopf's name
+    meta: kopf.Meta,
+    **_: Any,
+) -> None:
+    """An object of ours was listed, added, changed or deleted."""
+    memo.operator.object_event(resource.kind, type, meta)
 
 
 async def on_child(memo: kopf.Memo, namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
@@ -207,5 +227,7 @@ async def on_child(memo: kopf.Memo, namespace: str | None, labels: kopf.Labels, 
     memo.operator.child_event(namespace, labels.get(naming.LABEL_SERVING))
 
 
+for _plural in PLURALS:
+    kopf.on.event(naming.GROUP, naming.VERSION, _plural)(on_object)
 for _group, _version, _plural in CHILDREN:
     kopf.on.event(_group, _version, _plural, labels={naming.LABEL_SERVING: kopf.PRESENT})(on_child)

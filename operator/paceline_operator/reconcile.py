@@ -77,7 +77,7 @@ class ServingPass:
         if meta["uid"] != self._memory.uid:
             self._memory = Remembered(uid=meta["uid"])
         full = full or self._memory.generation != meta["generation"]
-        draft = Draft(raw, self._memory.unsaved or verdicts.status_of(raw), {}, [], act.Report())
+        draft = Draft(raw, self._memory.unsaved or verdicts.status_of(raw, ServingStatus), {}, [], act.Report())
         serving, accepted = accept(raw)
         after = None
         try:
@@ -165,10 +165,9 @@ class ServingPass:
             draft.fields["observed_generation"] = generation
         status = draft.previous.model_copy(update={**draft.fields, "conditions": conditions})
         memory.unsaved = status
-        await act.write_status(
-            self._hands.kube, draft.raw, status.model_dump(mode="json", by_alias=True, exclude_none=True)
-        )
+        await act.write_status(self._hands.kube, draft.raw, status)
         memory.unsaved = None
-        news = [*draft.report.events, *events.of_change(verdicts.status_of(draft.raw), status)]
+        before = verdicts.status_of(draft.raw, ServingStatus)
+        news = [*draft.report.events, *events.of_change(before, status)]
         fresh = memory.recorder.fresh(news, self._hands.clock.monotonic())
         await act.post(self._hands.kube, draft.raw, fresh, now)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
+from paceline_operator.api.base import ApiModel
 from paceline_operator.api.conditions import Condition, ConditionType, Reason
-from paceline_operator.api.serving import ServingStatus
 
 Raw = Mapping[str, Any]
+S = TypeVar("S", bound=ApiModel)
 _ORDER = list(ConditionType)
 _SHOWN = 3
 """Pods or errors that a message names; more make it longer, not clearer."""
@@ -30,12 +31,12 @@ class Verdict:
     message: str = ""
 
 
-def status_of(raw: Raw) -> ServingStatus:
+def status_of(raw: Raw, model: type[S]) -> S:
     """The status that is stored, or an empty one where it cannot be read (it is ours: it is written anew)."""
     try:
-        return ServingStatus.model_validate(raw.get("status") or {})
+        return model.model_validate(raw.get("status") or {})
     except ValidationError:
-        return ServingStatus()
+        return model()
 
 
 def is_ready(pod: Raw) -> bool:

@@ -89,21 +89,21 @@ class Place:
         """A child, waited for."""
         return dict(self.wait(f"{kind} {name}", lambda: self.get(kind, name)))
 
-    def conditions(self, name: str) -> dict[str, Object]:
-        serving = self.get(naming.KIND_SERVING, name) or {}
-        return {each["type"]: each for each in serving.get("status", {}).get("conditions", [])}
+    def conditions(self, name: str, of: str = naming.KIND_SERVING) -> dict[str, Object]:
+        found = self.get(of, name) or {}
+        return {each["type"]: each for each in found.get("status", {}).get("conditions", [])}
 
-    def condition(self, name: str, kind: str, reason: str) -> Object:
+    def condition(self, name: str, kind: str, reason: str, of: str = naming.KIND_SERVING) -> Object:
         """The condition once it has this reason."""
 
         def found() -> Object | None:
-            condition = self.conditions(name).get(kind, {})
+            condition = self.conditions(name, of).get(kind, {})
             return condition if condition.get("reason") == reason else None
 
         try:
             return dict(self.wait(f"{kind} of {name} to be {reason}", found))
         except TimeoutError as error:
-            raise AssertionError(f"{error}; it is {self.conditions(name).get(kind)}") from None
+            raise AssertionError(f"{error}; it is {self.conditions(name, of).get(kind)}") from None
 
     def versions(self) -> dict[str, str]:
         """resourceVersion of everything here, by kind/name; Lease and Events left out."""

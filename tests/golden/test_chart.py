@@ -13,7 +13,7 @@ import yaml
 from paceline_operator import leadership, naming, settings
 from paceline_operator.clients.keys import parse
 from paceline_operator.clients.kube import RESOURCES
-from paceline_operator.main import CHILDREN
+from paceline_operator.main import CHILDREN, PLURALS
 from paceline_operator.resources import Defaults
 from tests.harness.binaries import ensure_built
 from tests.harness.chart import CHART, helm, one, rendered
@@ -118,9 +118,9 @@ def test_rights_are_those_that_the_operator_uses() -> None:
     granted = rights(one(rendered(), "ClusterRole"))
     watched = {(group, plural) for group, _, plural in CHILDREN}
     expected: dict[tuple[str, str], set[str]] = dict.fromkeys(watched, READ | WRITE)
+    for plural in PLURALS:
+        expected |= {(naming.GROUP, plural): READ, (naming.GROUP, f"{plural}/status"): {"patch"}}
     expected |= {
-        (naming.GROUP, naming.PLURAL_SERVING): READ,
-        (naming.GROUP, f"{naming.PLURAL_SERVING}/status"): {"patch"},
         (naming.GROUP, f"{naming.PLURAL_SERVING}/finalizers"): {"update"},
         ("", "secrets"): WRITE,
         ("", "pods"): {"list", "watch"},

@@ -8,9 +8,9 @@ from typing import Any
 
 from kubernetes import client
 
-from paceline_operator.naming import API_VERSION, GROUP, KIND_SERVING, VERSION
+from paceline_operator.naming import API_VERSION, GROUP, KIND_EXPERIMENT, KIND_PROFILE, KIND_SERVING, VERSION
 
-EXPERIMENT, PROFILE = "SpeculationExperiment", "SpeculationProfile"
+EXPERIMENT, PROFILE = KIND_EXPERIMENT, KIND_PROFILE
 DIGEST = "sha256:" + 64 * "0"
 SPECS: dict[str, dict[str, Any]] = {
     KIND_SERVING: {"model": {"source": "hf://Qwen/Qwen3-8B"}, "speculation": {"method": "ngram"}},

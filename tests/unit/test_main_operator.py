@@ -11,8 +11,10 @@ import kopf
 import pytest
 from kubernetes import client
 
-from paceline_operator import main, settings
+from paceline_operator import main, naming, settings
 from paceline_operator.clock import FakeClock
+
+DEMO = (naming.KIND_SERVING, "team", "demo")
 
 
 @pytest.fixture
@@ -31,13 +33,25 @@ def meta(name: str = "demo", namespace: str = "team", **more: Any) -> dict[str, 
 
 def test_servings_are_added_and_children_only_wake(operator: main.Operator) -> None:
     operator.child_event("team", "demo")
-    assert ("team", "demo") not in operator.fleet
-    operator.serving_event(None, meta())
-    operator.serving_event("ADDED", meta(namespace="elsewhere"))
+    assert DEMO not in operator.fleet
+    operator.object_event(naming.KIND_SERVING, None, meta())
+    operator.object_event(naming.KIND_SERVING, "ADDED", meta(namespace="elsewhere"))
     operator.child_event(None, "demo")
     operator.child_event("team", None)
-    assert ("team", "demo") in operator.fleet
-    assert ("elsewhere", "demo") not in operator.fleet
+    assert DEMO in operator.fleet
+    assert (naming.KIND_SERVING, "elsewhere", "demo") not in operator.fleet
+
+
+def test_a_childs_event_wakes_its_serving_and_no_other_object_of_that_name(
+    operator: main.Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in (naming.KIND_SERVING, naming.KIND_EXPERIMENT, naming.KIND_PROFILE):
+        operator.object_event(kind, "ADDED", meta())
+        assert (kind, "team", "demo") in operator.fleet
+    woken: list[Any] = []
+    monkeypatch.setattr(operator.fleet, "wake", woken.append)
+    operator.child_event("team", "demo")
+    assert woken == [DEMO]
 
 
 @pytest.mark.parametrize(
@@ -57,28 +71,28 @@ def test_servings_are_added_and_children_only_wake(operator: main.Operator) -> N
 def test_all_but_a_change_of_status_alone_wakes(
     operator: main.Operator, monkeypatch: pytest.MonkeyPatch, kind: str | None, change: dict[str, Any], wakes: bool
 ) -> None:
-    operator.serving_event("ADDED", meta())
+    operator.object_event(naming.KIND_SERVING, "ADDED", meta())
     woken: list[Any] = []
     monkeypatch.setattr(operator.fleet, "wake", woken.append)
-    operator.serving_event(kind, meta(**change))
-    assert woken == [("team", "demo")] * wakes
+    operator.object_event(naming.KIND_SERVING, kind, meta(**change))
+    assert woken == [DEMO] * wakes
 
 
 def test_a_deleted_object_that_comes_back_the_same_wakes(
     operator: main.Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operator.serving_event("ADDED", meta())
-    operator.serving_event("DELETED", meta())
+    operator.object_event(naming.KIND_SERVING, "ADDED", meta())
+    operator.object_event(naming.KIND_SERVING, "DELETED", meta())
     woken: list[Any] = []
     monkeypatch.setattr(operator.fleet, "wake", woken.append)
-    operator.serving_event("MODIFIED", meta())
-    assert woken == [("team", "demo")]
+    operator.object_event(naming.KIND_SERVING, "MODIFIED", meta())
+    assert woken == [DEMO]
 
 
 async def test_a_late_pass_a_silent_loop_and_a_lost_claim_are_told(operator: main.Operator) -> None:
     clock: FakeClock = operator._clock  # type: ignore[assignment]
     assert operator.check() == ""
-    operator.serving_event("ADDED", meta())
+    operator.object_event(naming.KIND_SERVING, "ADDED", meta())
     operator.fleet.start()
     clock.advance(main.SILENCE_LIMIT_SECONDS + 1)
     assert "event loop" in operator.check()
@@ -115,4 +129,4 @@ def test_no_handler_is_of_a_kind_that_writes() -> None:
     changing: Any = registry._changing._handlers
     spawning: Any = registry._spawning._handlers
     assert (changing, spawning) == ([], [])
-    assert len(registry._watching._handlers) == len(main.CHILDREN) + 1
+    assert len(registry._watching._handlers) == len(main.CHILDREN) + len(main.PLURALS)

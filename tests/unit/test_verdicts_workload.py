@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_operator import verdicts
-from paceline_operator.api.conditions import Condition, ConditionType, Reason
+from paceline_operator.api.conditions import AcceptanceStatus, Condition, ConditionType, Reason
+from paceline_operator.api.serving import ServingStatus
 from paceline_operator.verdicts import Verdict
 
 Object = dict[str, Any]
@@ -170,7 +171,8 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_any_stored_status_is_read_or_written_anew(status: Any) -> None:
-    verdicts.status_of({"status": status})
+    verdicts.status_of({"status": status}, ServingStatus)
+    verdicts.status_of({"status": status}, AcceptanceStatus)
 
 
 @given(JSON)

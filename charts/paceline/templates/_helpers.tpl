@@ -56,10 +56,10 @@ readOnlyRootFilesystem: true
 {{- /* What the operator does in the namespaces of servings, and no more. Secrets are written and never read. */ -}}
 {{- define "paceline.rules" -}}
 - apiGroups: [paceline.dev]
-  resources: [speculativeservings]
+  resources: [speculativeservings, speculationexperiments, speculationprofiles]
   verbs: [get, list, watch]
 - apiGroups: [paceline.dev]
-  resources: [speculativeservings/status]
+  resources: [speculativeservings/status, speculationexperiments/status, speculationprofiles/status]
   verbs: [patch]
 # Where owner references are checked (OpenShift), children that block their owner's deletion need this.
 - apiGroups: [paceline.dev]

@@ -40,6 +40,8 @@ RESOURCES: Mapping[str, tuple[str, str]] = {
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     naming.KIND_SERVING: (naming.API_VERSION, naming.PLURAL_SERVING),
+    naming.KIND_EXPERIMENT: (naming.API_VERSION, naming.PLURAL_EXPERIMENT),
+    naming.KIND_PROFILE: (naming.API_VERSION, naming.PLURAL_PROFILE),
 }
 """Kind to (apiVersion, plural) of all that is read or written."""
 

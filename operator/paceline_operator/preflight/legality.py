@@ -18,7 +18,9 @@ from paceline_operator.api.serving import (
     AdaptiveVerification,
     Device,
     Method,
+    Ngram,
     ServingSpec,
+    Speculation,
     TuningMode,
 )
 from paceline_operator.preflight import overrides
@@ -79,36 +81,49 @@ def _sources(spec: ServingSpec) -> Iterator[Finding]:
             yield _invalid(f"{field}.revision is for hf:// sources: put the version into {field}.source")
 
 
-def _method(spec: ServingSpec) -> Iterator[Finding]:
-    speculation = spec.speculation
+def of_speculation(speculation: Speculation, where: str) -> Iterator[str]:
+    """Messages for a method and what does not go with it; `where` is the field that holds them."""
     method = speculation.method.value
     if method in DRAFT_METHODS and speculation.draft is None:
-        yield _invalid(f"spec.speculation.method {method} needs a draft: set spec.speculation.draft.source")
+        yield f"{where}.method {method} needs a draft: set {where}.draft.source"
     if method in DRAFTLESS_METHODS and speculation.draft is not None:
-        yield _invalid(f"spec.speculation.method {method} has no draft model: remove spec.speculation.draft")
+        yield f"{where}.method {method} has no draft model: remove {where}.draft"
     if speculation.method is Method.MTP and speculation.draft is not None:
-        yield _invalid(
-            "spec.speculation.method mtp drafts with the target's own layers: remove spec.speculation.draft, "
+        yield (
+            f"{where}.method mtp drafts with the target's own layers: remove {where}.draft, "
             "or use the method of the draft model"
         )
+    if method in DRAFTLESS_METHODS and speculation.adaptive_verification is AdaptiveVerification.ENABLED:
+        yield f"{where}.adaptiveVerification Enabled does not go with {where}.method {method}: remove one of the two"
     if speculation.ngram is not None:
-        if speculation.method not in (Method.NGRAM, Method.NGRAM_GPU):
-            yield _invalid(f"spec.speculation.ngram is for the methods ngram and ngram_gpu, not {method}: remove it")
-        if speculation.ngram.prompt_lookup_min > speculation.ngram.prompt_lookup_max:
-            yield _invalid("spec.speculation.ngram.promptLookupMin exceeds promptLookupMax: lower it")
+        yield from of_window(speculation.ngram, speculation.method, f"{where}.ngram")
+
+
+def of_window(window: Ngram, method: Method | None, where: str) -> Iterator[str]:
+    """Messages for a window of prompt lookup; `method` None where it is not known."""
+    if method and method not in (Method.NGRAM, Method.NGRAM_GPU):
+        yield f"{where} is for the methods ngram and ngram_gpu, not {method.value}: remove it"
+    if window.prompt_lookup_min > window.prompt_lookup_max:
+        yield f"{where}.promptLookupMin exceeds promptLookupMax: lower it"
+
+
+def _method(spec: ServingSpec) -> Iterator[Finding]:
+    yield from map(_invalid, of_speculation(spec.speculation, "spec.speculation"))
 
 
 def _adaptive_verification(spec: ServingSpec) -> Iterator[Finding]:
-    """vLLM needs model runner V2, full CUDA graphs, one pipeline stage, no adapters, and draft probabilities for it."""
+    """vLLM needs model runner V2, full CUDA graphs, one pipeline stage and no adapters for it.
+
+    It also needs draft probabilities: see `of_speculation`.
+    """
     if spec.speculation.adaptive_verification is not AdaptiveVerification.ENABLED:
         return
-    engine, method = spec.engine, spec.speculation.method
+    engine = spec.engine
     obstacles = {
         "spec.engine.device CPU": engine.device is Device.CPU,
         "spec.engine.enforceEager": engine.enforce_eager,
         "spec.engine.pipelineParallelSize above 1": engine.pipeline_parallel_size > 1,
         "LoRA in spec.engine.extraArgs": has_lora(engine.extra_args),
-        f"spec.speculation.method {method.value}": method.value in DRAFTLESS_METHODS,
     }
     for obstacle, present in obstacles.items():
         if present:
