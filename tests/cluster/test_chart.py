@@ -21,6 +21,7 @@ from tests.harness.processes import Daemon, wait_until
 
 pytestmark = pytest.mark.cluster
 
+DYING = "because it is being terminated"
 START_SECONDS = 60.0
 
 
@@ -125,7 +126,9 @@ def test_the_operator_works_with_the_rights_of_its_service_account_alone(
         finally:
             daemon.stop()
         log = daemon.log.read_text()
-        assert "forbidden" not in log.lower(), log
+        # Namespaces that other tests are just deleting refuse new children: that is no missing right.
+        refused = [line for line in log.splitlines() if "forbidden" in line.lower() and DYING not in line]
+        assert not refused, "\n".join(refused)
 
 
 @pytest.mark.parametrize(
