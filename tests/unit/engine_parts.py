@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from paceline_engine.backend import Backend
 from paceline_engine.control import ControlServer
@@ -12,6 +15,7 @@ from paceline_engine.protocol import Capabilities, Feature, Gauges
 from paceline_engine.samples import History, Recorder
 
 TOKEN = "0123456789abcdef"
+AUTH = f"Authorization: Bearer {TOKEN}\r\n"
 MAX_K = 5
 MAX_NUM_SEQS = 4
 BOOT = (5, 5, 3, 1, 0)
@@ -61,3 +65,33 @@ def serving(parts: Parts, tokens: tuple[bytes, ...] = (TOKEN.encode(),), **patie
         yield server
     finally:
         server.close()
+
+
+def exchange(port: int, sent: bytes, *, finish: bool = True) -> bytes:
+    """Everything the server says to these bytes until it closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        try:
+            connection.sendall(sent)
+            if finish:
+                connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it has answered and closed already
+        said = b""
+        try:
+            while chunk := connection.recv(65536):
+                said += chunk
+        except ConnectionResetError:
+            pass
+        return said
+
+
+def ask(
+    port: int, line: str, headers: str = AUTH, body: bytes = b"", *, length: str | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Status and JSON body of one well-formed exchange."""
+    counted = f"Content-Length: {len(body) if length is None else length}\r\n" if body or length is not None else ""
+    said = exchange(
+        port, f"{line} HTTP/1.1\r\nHost: x\r\n{headers}{counted}\r\n".encode("latin-1") + body, finish=False
+    )
+    head, _, document = said.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(document)

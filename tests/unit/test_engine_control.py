@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,10 +14,9 @@ from hypothesis import strategies as st
 
 from paceline_engine.control import MAX_CONNECTIONS, ControlServer, TokenFiles, TokenMissing
 from paceline_engine.protocol import MAX_BODY_BYTES, PolicyAck, ProtocolError, Samples, State
-from tests.unit.engine_parts import BOOT, TOKEN, Parts, serving
+from tests.unit.engine_parts import AUTH, BOOT, TOKEN, Parts, ask, exchange, serving
 
 POLICY = json.dumps({"generation": 1, "table": [0, 5, 3, 1, 1]})
-AUTH = f"Authorization: Bearer {TOKEN}\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -26,36 +24,6 @@ def shared() -> Iterator[tuple[Parts, ControlServer]]:
     parts = Parts()
     with serving(parts) as server:
         yield parts, server
-
-
-def exchange(port: int, sent: bytes, *, finish: bool = True) -> bytes:
-    """Everything the server says to these bytes until it closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        try:
-            connection.sendall(sent)
-            if finish:
-                connection.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # it has answered and closed already
-        said = b""
-        try:
-            while chunk := connection.recv(65536):
-                said += chunk
-        except ConnectionResetError:
-            pass
-        return said
-
-
-def ask(
-    port: int, line: str, headers: str = AUTH, body: bytes = b"", *, length: str | None = None
-) -> tuple[int, dict[str, Any]]:
-    """Status and JSON body of one well-formed exchange."""
-    counted = f"Content-Length: {len(body) if length is None else length}\r\n" if body or length is not None else ""
-    said = exchange(
-        port, f"{line} HTTP/1.1\r\nHost: x\r\n{headers}{counted}\r\n".encode("latin-1") + body, finish=False
-    )
-    head, _, document = said.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(document)
 
 
 def test_the_three_requests(shared: tuple[Parts, ControlServer]) -> None:
