@@ -11,30 +11,15 @@ import sys
 import threading
 import urllib.request
 
-WORDS = (
-    "river",
-    "lamp",
-    "market",
-    "copper",
-    "window",
-    "song",
-    "garden",
-    "letter",
-    "engine",
-    "winter",
-    "bread",
-    "stone",
-)
 TOKENS = 64
 TIMEOUT_SECONDS = 120.0
 
 
 def body(model: str, source: random.Random) -> bytes:
-    """A prompt nobody sent before; sampled at temperature 1, so that prompt lookup fires and fails."""
-    prompt = " ".join(source.choices(WORDS, k=24))
-    return json.dumps(
-        {"model": model, "prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 1.0}
-    ).encode()
+    """Numbers without a rule, to be continued: every digit was seen, so drafts are made in each step and fail."""
+    prompt = ", ".join(str(source.randrange(100, 1000)) for _ in range(24)) + ","
+    asked = {"model": model, "prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 1.0}
+    return json.dumps(asked).encode()
 
 
 def main() -> None:

@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paceline_engine.protocol import CONTROL_PORT
+from paceline_operator.naming import LABEL_SERVING
 from tests.harness.chart import CHART, helm
 from tests.harness.node import Node
 from tests.harness.processes import Daemon, wait_until
@@ -58,7 +61,7 @@ class Scene:
             "PACELINE_NAMESPACE": self.namespace,
             "PACELINE_MASTER_KEY_FILE": str(key),
             "PACELINE_HTTP_HOST": "127.0.0.1",
-            "PACELINE_LEASE_SECONDS": "5",
+            "PACELINE_LEASE_SECONDS": "8",
             "PACELINE_IDENTITY": name,
         }
         kopf = [sys.executable, "-m", "kopf", "run", "--module", "paceline_operator.main", "--all-namespaces"]
@@ -100,23 +103,30 @@ class Scene:
 
     def pod(self) -> Object:
         """The one engine pod."""
-        (found,) = json.loads(
-            self.kubectl("get", "pods", "--output=json", f"--selector=paceline.dev/serving={self.name}")
-        )["items"]
+        listed = json.loads(self.kubectl("get", "pods", f"--selector={self._children}", "--output=json"))
+        (found,) = listed["items"]
         return dict(found)
 
     def state(self) -> Object:
         """`GET /state` of the engine's control port, with its token."""
-        pod = self.pod()
-        names = self.kubectl("get", "secrets", "--output=name", f"--selector=paceline.dev/serving={self.name}").split()
-        token = self._secret(names[0].removeprefix("secret/"))["current"]
-        url = f"http://{pod['status']['podIP']}:8765/state"
+        url, token = self._control
         command = [*self.node.prefix, sys.executable, "-c", FETCH, url]
-        answer = subprocess.run(command, input=token.decode(), capture_output=True, text=True)
+        answer = subprocess.run(command, input=token, capture_output=True, text=True)
         if answer.returncode:
             raise ConnectionError(answer.stderr.strip().splitlines()[-1])
         state: Object = json.loads(answer.stdout)
         return state
+
+    @cached_property
+    def _control(self) -> tuple[str, str]:
+        """Address and token of the first engine pod's control port: a pod that takes its place has another."""
+        (secret,) = self.kubectl("get", "secrets", f"--selector={self._children}", "--output=name").split()
+        token = self._secret(secret.removeprefix("secret/"))["current"].decode()
+        return f"http://{self.pod()['status']['podIP']}:{CONTROL_PORT}/state", token
+
+    @property
+    def _children(self) -> str:
+        return f"{LABEL_SERVING}={self.name}"
 
     def wait(self, what: str, probe: Callable[[], T | None], seconds: float, *daemons: Daemon) -> T:
         """Until `probe` answers something; else TimeoutError that tells status and the engine's state.
@@ -125,7 +135,7 @@ class Scene:
         """
         began = time.monotonic()
         try:
-            answer = wait_until(probe, what, timeout_seconds=seconds, daemons=daemons, every_seconds=0.3)
+            answer = wait_until(probe, what, timeout_seconds=seconds, daemons=daemons, every_seconds=1.0)
         except TimeoutError as error:
             error.add_note(f"status: {json.dumps(self.status(), indent=1)}\nengine: {self.state()}")
             raise

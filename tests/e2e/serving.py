@@ -39,7 +39,7 @@ def manifest(name: str, *, tuning: dict[str, Any]) -> dict[str, Any]:
             "speculation": {
                 "method": "ngram",
                 "maxTokens": 4,
-                "ngram": {"promptLookupMin": 2, "promptLookupMax": 4},
+                "ngram": {"promptLookupMin": 1, "promptLookupMax": 4},
             },
             "engine": {
                 "device": "CPU",
@@ -50,7 +50,14 @@ def manifest(name: str, *, tuning: dict[str, Any]) -> dict[str, Any]:
                 "maxModelLen": 2048,
                 "maxNumSeqs": MAX_NUM_SEQS,
                 "shutdownTimeoutSeconds": 0,
-                "env": [{"name": "PATH", "value": f"{environment}/bin:/usr/bin:/bin"}],
+                # Without a request for processors a pod has what nobody else wants.
+                "resources": {"requests": {"cpu": "1"}},
+                "env": [
+                    {"name": "PATH", "value": f"{environment}/bin:/usr/bin:/bin"},
+                    # An engine that waits for its second thread at every layer measures the wait, not k.
+                    {"name": "VLLM_CPU_OMP_THREADS_BIND", "value": "nobind"},
+                    {"name": "OMP_NUM_THREADS", "value": "1"},
+                ],
                 "podTemplate": {"spec": _overrides(environment)},
             },
             "tuning": tuning,

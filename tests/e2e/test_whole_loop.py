@@ -16,17 +16,17 @@ from tests.harness.processes import Daemon
 
 pytestmark = [pytest.mark.node, pytest.mark.engine]
 
-LADDER = [4, 2, 0]
+LADDER = [4, 1, 0]
 CONCURRENCY = 6
 CONFIRMING_STEPS = 30
 START_SECONDS = 180.0
-TUNE_SECONDS = 120.0
+TUNE_SECONDS = 180.0
 
 
 def test_k_follows_the_load_and_outlives_the_operator(node: Node, node_namespace: str) -> None:
     scene = Scene(node, node_namespace, "chat")
     scene.install()
-    tuning = {"intervalSeconds": 1, "ladder": LADDER}
+    tuning = {"intervalSeconds": 2, "ladder": LADDER}
     with scene.operator() as operator:
         scene.kubectl("apply", "-f", "-", input=json.dumps(manifest("chat", tuning=tuning)))
         scene.wait("the serving to be Ready", lambda: scene.condition("Ready")[0] == "True", START_SECONDS, operator)

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from tests.harness.processes import wait_until
 
+WEIGHT_OF_A_CORE = 2
+"""Processes outside that the pods weigh as much as, for each core."""
+
 
 def roots() -> list[Path]:
     """Where cgroup hierarchies are mounted: one of v2, one a controller of v1."""
@@ -29,6 +32,10 @@ def create(name: str) -> None:
         for file in ("cpuset.cpus", "cpuset.mems"):
             if (root / file).exists():
                 (group / file).write_text((root / file).read_text())
+        # Else all pods together weigh as much as one process outside: a busy machine would starve them.
+        for file, of_one in (("cpu.shares", 1024), ("cpu.weight", 100)):
+            if (group / file).exists():
+                (group / file).write_text(str(min(of_one * WEIGHT_OF_A_CORE * (os.cpu_count() or 1), 10_000)))
 
 
 def remove(name: str) -> None:
