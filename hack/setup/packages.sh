@@ -11,8 +11,7 @@ need() { # need PACKAGE WHAT-IS-LOST TEST...
   missing+=("$package") lost+=("$loss")
 }
 has() { PATH=$PATH:/usr/sbin:/sbin command -v "$1"; }
-bridge_plugin() { compgen -G '/usr/lib/cni/bridge' || compgen -G '/opt/cni/bin/bridge'; }
-static_busybox() { has busybox && ! ldd "$(command -v busybox)"; }
+cni_plugins() { compgen -G '/usr/lib/cni/ptp' || compgen -G '/opt/cni/bin/ptp'; }
 numa() { PATH=$PATH:/usr/sbin:/sbin ldconfig -p | grep -F libnuma.so.1; }
 
 # Debian's Python leaves out ensurepip, without which there are no virtual environments.
@@ -21,12 +20,9 @@ need libnuma1 "the CPU engine: make demo, the engine tests" numa
 need openssl "the test cluster" has openssl
 need containerd "real pods in tests" has containerd
 need runc "real pods in tests" has runc
-need containernetworking-plugins "real pods in tests" bridge_plugin
-need conntrack "real pods in tests" has conntrack
-need iptables "real pods in tests" has iptables
+need containernetworking-plugins "real pods in tests" cni_plugins
 need nftables "real pods in tests" has nft
 need iproute2 "real pods in tests" has ip
-need busybox-static "real pods in tests" static_busybox
 ((${#missing[@]})) || exit 0
 
 if ((EUID != 0)) || ! has apt-get >/dev/null; then

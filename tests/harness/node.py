@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCK = Path("/run/paceline-node.lock")
 START_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 20.0
-PROGRAMS = ("containerd", "ctr", "runc", "conntrack", "nft", "ip", "nsenter", "unshare", "setpriv", "mount", "openssl")
+PROGRAMS = ("containerd", "ctr", "runc", "nft", "ip", "nsenter", "unshare", "setpriv", "mount", "openssl")
+PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+"""Not every root has Debian's sbin folders on PATH, where containerd and kube-proxy look for programs."""
 NAMESPACES = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -30,7 +32,7 @@ def unavailable() -> str | None:
     """Why this machine cannot run a node; None where it can."""
     if os.geteuid() != 0:
         return "a node needs root"
-    absent = [program for program in PROGRAMS if shutil.which(program) is None]
+    absent = [program for program in PROGRAMS if shutil.which(program, path=PATH) is None]
     if nodeconfig.cni_folder() is None:
         absent.append("CNI plugins")
     if absent:
@@ -64,7 +66,7 @@ class Node:
             cgroups.remove(nodeconfig.CGROUP)
             self.logs_dir.mkdir(parents=True)
             command = ["unshare", *NAMESPACES, sys.executable, "-m", "tests.harness.nodeinit", str(self.folder)]
-            self.daemon = Daemon("node", command, self.logs_dir, stdin=subprocess.PIPE, folder=ROOT)
+            self.daemon = Daemon("node", command, self.logs_dir, stdin=subprocess.PIPE, folder=ROOT, env={"PATH": PATH})
             ready = self.folder / READY
             wait_until(ready.exists, "the node", timeout_seconds=START_TIMEOUT_SECONDS, daemons=[self.daemon])
         except BaseException:
@@ -76,8 +78,10 @@ class Node:
         if self.daemon is not None:
             assert self.daemon.process.stdin is not None
             self.daemon.process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.daemon.process.wait(STOP_TIMEOUT_SECONDS)
+            # Once ready, it ends with its input; until then it does not look.
+            if (self.folder / READY).exists():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.daemon.process.wait(STOP_TIMEOUT_SECONDS)
             self.daemon.stop(grace_seconds=0)
             self.daemon = None
         cgroups.remove(nodeconfig.CGROUP)
