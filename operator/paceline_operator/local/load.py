@@ -93,7 +93,8 @@ class ClosedLoop:
             "model": self._model,
             "prompt": ask.text,
             "max_tokens": self._max_tokens,
-            "temperature": ask.temperature,
+            "temperature": 0,
+            "stop": ask.stop,
         }
         try:
             response = await self._http.post(url, json=body)

@@ -19,15 +19,16 @@ class Prompt:
     """What a request asks."""
 
     text: str
-    temperature: float = 0.0
+    stop: str | None = None
+    """Where the answer is complete."""
 
 
 def prompt(kind: Text, chance: random.Random) -> Prompt:
     """A prompt of `kind`; the next one with every call."""
-    return Prompt(MAKERS[kind](chance))
+    return MAKERS[kind](chance)
 
 
-def _copy(chance: random.Random) -> str:
+def _copy(chance: random.Random) -> Prompt:
     """A passage, and its copy begun at some sentence: the answer stands in the prompt, so most drafts are right.
 
     Editing code, extracting and quoting are like this.
@@ -35,19 +36,20 @@ def _copy(chance: random.Random) -> str:
     passage = chance.choice(PASSAGES)
     sentences = passage.split(". ")
     start = chance.randrange(len(sentences) // 2)
-    return f"Original:\n\n{passage}\n\nCopied word for word:\n\n{'. '.join(sentences[start : start + 2])}."
+    begun = ". ".join(sentences[start : start + 2])
+    return Prompt(f"Original:\n\n{passage}\n\nCopied word for word:\n\n{begun}.", stop="\n\n")
 
 
-def _numbers(chance: random.Random) -> str:
+def _numbers(chance: random.Random) -> Prompt:
     """A series to continue: every number has been seen in parts, so drafts fire in each step, and its end is new.
 
     Tables, logs and time stamps are like this: what is between the values is foreseen, the values are not.
     """
     first, step = chance.randrange(100, 600), chance.choice(STEPS)
-    return f"Each number is {step} more:\n\n" + ", ".join(str(first + step * i) for i in range(LENGTH)) + ","
+    return Prompt(f"Each number is {step} more:\n\n" + ", ".join(str(first + step * i) for i in range(LENGTH)) + ",")
 
 
-MAKERS: dict[Text, Callable[[random.Random], str]] = {Text.COPY: _copy, Text.NUMBERS: _numbers}
+MAKERS: dict[Text, Callable[[random.Random], Prompt]] = {Text.COPY: _copy, Text.NUMBERS: _numbers}
 STEPS = (1, 2, 3, 5, 7, 9, 11)
 LENGTH = 10
 PASSAGES = (
