@@ -1,7 +1,7 @@
-"""Draw the README's picture of the demo: a captured terminal (text with ANSI colours) → SVG.
+"""Draw the README's picture of the demo: text with ANSI colours, as a terminal shows it → SVG.
 
-With `make demo` in a tmux window of 120 x 48:
-`tmux capture-pane -pe | .venv/bin/python -m hack.picture docs/images/demo.svg`.
+The report that a run prints last, in a file: `.venv/bin/python -m rich.markdown --width 120 --force-color FILE |
+.venv/bin/python -m hack.picture docs/images/demo.svg`; the live screen: `tmux capture-pane -pe` in place of the first.
 """
 
 from __future__ import annotations
