@@ -11,9 +11,9 @@ import hmac
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, StrictInt
 from pydantic.alias_generators import to_camel
 
 PROTOCOL_VERSION = 1
@@ -65,6 +65,21 @@ class Wire(BaseModel):
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 K = Annotated[StrictInt, Field(ge=0, le=MAX_K)]
+T = TypeVar("T")
+MAX_COUNTS = 2048
+"""Entries of a mapping or of a list of ks: a histogram, the largest, has a thousand."""
+
+
+def _few(value: object) -> object:
+    if isinstance(value, dict | list) and len(value) > MAX_COUNTS:
+        raise ValueError(f"has more than {MAX_COUNTS} entries")
+    return value
+
+
+# A peer that sends a million bad entries must not get a million errors made: rows are read up to the first one, and
+# where all are told, or a mapping is read, which cannot stop early, the entries are counted before.
+Row = Annotated[tuple[T, ...], FailFast()]
+Counts = Annotated[dict[T, Count], BeforeValidator(_few)]
 
 
 class Feature(Wire):
@@ -81,7 +96,7 @@ class Capabilities(Wire):
     adaptive_verification: Feature
     max_k: Count
     """Boot num_speculative_tokens: the largest k that can be pushed."""
-    ladder: tuple[int, ...]
+    ladder: Row[int]
     """The ks the boot schedule names (graphs exist for these), descending."""
     max_num_seqs: Count
     method: str
@@ -96,7 +111,7 @@ class Probe(Wire):
     `burst_steps` (counted).
     """
 
-    ks: Annotated[tuple[K, ...], Field(min_length=1, max_length=MAX_K)]
+    ks: Annotated[tuple[K, ...], Field(min_length=1, max_length=MAX_K), BeforeValidator(_few)]
     settle_steps: Annotated[StrictInt, Field(ge=1, le=64)] = 2
     burst_steps: Annotated[StrictInt, Field(ge=8, le=256)] = 8
     interval_steps: Annotated[StrictInt, Field(ge=20, le=1_000_000)] = 200
@@ -142,13 +157,13 @@ class State(Wire):
     capabilities: Capabilities
     generation: Count
     """Generation of the policy in force; 0 = the boot schedule."""
-    table: tuple[int, ...]
+    table: Row[int]
     """Table in force: what the next step reads, also in an idle engine."""
     k_in_force: int | None
     """k of the last step; None before the first."""
-    steps_by_k: dict[int, Count]
+    steps_by_k: Counts[int]
     """Steps that drafted k because the table said so, since boot."""
-    probe_steps_by_k: dict[int, Count]
+    probe_steps_by_k: Counts[int]
     """Steps that drafted k because a probe burst said so, since boot."""
     policy_errors: Count
     probe: Probe | None = None
@@ -183,7 +198,7 @@ class CostCell(Wire):
     """Tokens that came out of these steps (accepted + bonus)."""
     seconds: Seconds
     seconds_squared: Annotated[float, Field(ge=0)]
-    histogram: dict[int, Count]
+    histogram: Counts[int]
     """Steps by floor(log(microseconds) / log(HISTOGRAM_BASE))."""
 
 
@@ -197,9 +212,9 @@ class AcceptanceCell(Wire):
     does not count: nothing could be drafted for it."""
     drafts: Count
     """Of these, those that had at least one draft token: drafts / request_steps is the firing rate."""
-    drafted: tuple[int, ...]
+    drafted: Row[int]
     """Draft tokens verified at position 1..k."""
-    accepted: tuple[int, ...]
+    accepted: Row[int]
     """Draft tokens accepted at position 1..k."""
 
 
@@ -216,14 +231,14 @@ class Samples(Wire):
     from_seconds: Seconds
     to_seconds: Seconds
     """Engine uptime covered."""
-    cells: tuple[CostCell, ...]
-    acceptance: tuple[AcceptanceCell, ...]
-    excluded_steps: dict[str, Count]
+    cells: Row[CostCell]
+    acceptance: Row[AcceptanceCell]
+    excluded_steps: Counts[str]
     """Steps in no cost cell, by why: mixed (with prompt tokens), idle (the first after a pause), settling (the start
     of a probe burst), transition (drafting another k than it verified)."""
-    steps_by_k: dict[int, Count]
+    steps_by_k: Counts[int]
     """Completed steps by the k they drafted because the table said so, since the cursor."""
-    probe_steps_by_k: dict[int, Count]
+    probe_steps_by_k: Counts[int]
     """The same for probe bursts, settling steps included."""
     gauges: Gauges
 

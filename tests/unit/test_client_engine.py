@@ -9,6 +9,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from paceline_engine.protocol import (
     AcceptanceCell,
@@ -344,3 +345,21 @@ def test_a_valid_answer_with_one_hostile_field_never_raises(data: st.DataObject)
 def test_series_are_summed_over_their_labels(values: dict[str, int]) -> None:
     lines = [f'{name}{{engine="{i}"}} {value}' for name, value in values.items() for i in range(2)]
     assert engine.parse_series(lines) == {name: 2.0 * value for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"cells":[' + b",".join([b"{}"] * 200_000) + b"]}",
+        b'{"stepsByK":{' + b",".join(b'"a%d":""' % i for i in range(100_000)) + b"}}",
+        b'{"probe":{"ks":[' + b",".join([b"{}"] * 200_000) + b"]}}",
+    ],
+    ids=["cells", "counts", "probe"],
+)
+async def test_a_million_mistakes_in_an_answer_cost_no_more_than_a_few(body: bytes) -> None:
+    for model in (State, Samples):
+        with pytest.raises(ValidationError) as caught:
+            model.model_validate(json.loads(body))
+        assert caught.value.error_count() < 50
+    answer = await observe(answering(state=httpx.Response(200, content=body)))
+    assert answer.failure is Reason.MALFORMED_ANSWER

@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from paceline_engine.protocol import MAX_K, PROTOCOL_VERSION, Policy, PolicyAck, ProtocolError, Samples, State, Wire
 from paceline_operator.api.conditions import Reason
@@ -214,7 +215,8 @@ async def _lines(response: httpx.Response) -> AsyncIterator[str]:
 
 def _parse(model: type[_W], body: bytes, url: str) -> _W:
     try:
-        return model.model_validate_json(body)
+        # Not model_validate_json, which copies all of the body for each field that is missing in it.
+        return model.model_validate(from_json(body))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "body"
@@ -223,12 +225,14 @@ def _parse(model: type[_W], body: bytes, url: str) -> _W:
                 Reason.MALFORMED_ANSWER, f"{url} answered what is not the protocol: {where}: {_clip(first['msg'])}"
             )
         ) from None
+    except (ValueError, RecursionError) as error:
+        raise _Refused(EngineFailure(Reason.MALFORMED_ANSWER, f"{url} answered no JSON: {_clip(error)}")) from None
 
 
 def _refusal(status: int, body: bytes, url: str) -> EngineFailure:
     try:
-        said = _clip(ProtocolError.model_validate_json(body).message)
-    except ValidationError:
+        said = _clip(ProtocolError.model_validate(from_json(body)).message)
+    except ValueError:
         said = "no reason given"
     match status:
         case httpx.codes.UNAUTHORIZED:
