@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline_engine.protocol import Policy, Probe
+from paceline_engine.protocol import Feature, Policy, Probe
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import Tier
 from paceline_operator.tuning.model import Engine, Memory
@@ -309,3 +309,54 @@ def test_an_engine_that_never_acknowledges_is_told() -> None:
         step = running.run(1, 64)
     assert step.reason is Reason.NOT_ACKNOWLEDGED
     assert step.acknowledged == ()
+
+
+def changed(engine: Engine, cell: dict[str, Any] | None = None, **state: Any) -> Engine:
+    assert engine.state
+    assert engine.samples
+    cells = tuple(one.model_copy(update=cell or {}) for one in engine.samples.cells)
+    samples = engine.samples.model_copy(update={"cells": cells})
+    return Engine(engine.name, state=engine.state.model_copy(update=state), samples=samples)
+
+
+def test_an_engine_that_booted_for_more_requests_than_the_spec_says_now_breaks_nothing() -> None:
+    before = loop(engine={"maxNumSeqs": 256})
+    before.run(5, 128)
+    running = loop(engine={"maxNumSeqs": 64})
+    running.memory, running.now = before.memory, before.now + 10
+    step = running.take([before.engines["pod-0"].answer(10.0)])
+    assert step.reason is Reason.RESTART_TIER
+    assert (step.load, len(step.table)) == (64, 65)
+
+
+@pytest.mark.parametrize("told", [{"generation": 2**53}, {"generation": 10**30}, {"cell": {"seconds": 1e-170}}])
+def test_numbers_that_no_engine_reaches_are_refused_and_the_others_tuned_on(told: dict[str, Any]) -> None:
+    running = loop(2)
+    running.run(3, 8)
+    answers = [engine.answer(10.0, name) for name, engine in running.engines.items()]
+    step = running.take([changed(answers[0], **told), answers[1]])
+    assert step.metrics_reason is Reason.METRICS_FOUND
+    assert "pod-0: MalformedAnswer" in step.metrics_message
+    assert step.load == 8
+
+
+def test_a_generation_in_status_that_was_never_pushed_is_not_followed() -> None:
+    running = loop()
+    running.known = 2**63 - 1
+    step = running.run(3, 8)
+    assert step.acknowledged == ("pod-0",)
+    assert step.generation < 10
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_what_is_told_of_many_or_wordy_engines_fits_a_condition(count: int) -> None:
+    running = loop()
+    engine = running.engines["pod-0"]
+    engine.live = False
+    answer = engine.answer(10.0)
+    assert answer.state
+    wordy = Feature(supported=False, reason="x" * 40_000)
+    answer = changed(answer, capabilities=answer.state.capabilities.model_copy(update={"live_k": wordy}))
+    step = running.take([Engine(f"pod-{i}", state=answer.state, samples=answer.samples) for i in range(count)])
+    assert step.reason is Reason.RESTART_TIER
+    assert max(map(len, (step.message, step.effective[2], *(why for _, why in step.tiers.values())))) < 3000

@@ -86,3 +86,8 @@ def test_every_load_an_engine_reaches_has_its_bucket(max_num_seqs: int) -> None:
     loads = buckets_of(max_num_seqs)
     assert loads[0] == 1
     assert {load_bucket(n) for n in range(1, max_num_seqs + 1)} == set(loads)
+
+
+def test_a_load_that_the_table_has_no_entry_for_counts_as_its_last() -> None:
+    assert observe([answer(cell(128, 2.0), cell(64, 1.0))], 64) == Load(64, {64: 1.0})
+    assert observe([answer(running=5000, reset=True)], 100).present == 96

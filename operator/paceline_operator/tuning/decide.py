@@ -13,7 +13,7 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import Method, ProbingMode, ServingSpec, TuningMode
 from paceline_operator.tuning import acceptance, cost, explore, moves, solve, tell
 from paceline_operator.tuning.baseline import ratio_to_k0
-from paceline_operator.tuning.engines import Fleet, is_silent, push, same, sort
+from paceline_operator.tuning.engines import LARGEST_GENERATION, Fleet, is_silent, push, same, sort
 from paceline_operator.tuning.goodput import Scores, score, view
 from paceline_operator.tuning.load import Load, observe
 from paceline_operator.tuning.model import Decision, Engine, Memory, Settings, Step
@@ -76,20 +76,23 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     seconds = min(max(0.0, now - past.now), LONGEST_PAUSE_SECONDS) if past else 0.0
     before = past.silent if past else {}
     silent = {engine.name: before.get(engine.name, 0.0) + seconds for engine in engines if is_silent(engine)}
-    fleet = sort(settings, engines, silent)
+    known = known_generation if known_generation <= LARGEST_GENERATION else 0
+    if past and past.policy:
+        known = max(known, past.policy.generation)
+    fleet = sort(settings, engines, silent, known)
     state = past or fresh(settings, fleet.live, now)
     state = replace(state, now=now, silent=silent, passes=state.passes + 1)
     cursors = {name: cursor for name, cursor in memory.cursors.items() if name in state.read}
     if not fleet.answering:
         return tell.step(settings, replace(state, load=Load()), fleet, cursors)
-    state, learnt, turned = _learn(state, fleet, seconds)
+    state, learnt, turned = _learn(settings, state, fleet, seconds)
     due = state.published is None or not 0 <= now - state.published.at < PUBLISH_SECONDS
     lengths = acceptance.lengths(state.acceptance)
     scores = {load: score(lengths, state.cost, load) for load in _in_question(state, everywhere=turned or due)}
     table = state.table
     state, made = _decide(settings, state, scores, learnt, turned)
     state, wanted = _bursts(settings, state, fleet, scores)
-    policy, late = push(fleet, state.policy, state.table, wanted, known_generation)
+    policy, late = push(fleet, state.policy, state.table, wanted, known)
     waiting = bool(late) and policy == state.policy
     state = replace(state, policy=policy, unacknowledged=state.unacknowledged + 1 if waiting else 0)
     changed = state.table != table
@@ -113,7 +116,7 @@ def _in_question(state: TunerState, *, everywhere: bool) -> list[int]:
     return [load for load in loads if load in there or load in moving or load == loads[state.passes % len(loads)]]
 
 
-def _learn(state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState, bool, bool]:
+def _learn(settings: Settings, state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState, bool, bool]:
     """Beliefs with the samples nobody has seen yet; whether there were any, and whether traffic or cost changed."""
     news: dict[str, Samples] = {}
     read = {name: known for name, known in state.read.items() if state.now - known.seen < REMEMBERED_SECONDS}
@@ -126,7 +129,8 @@ def _learn(state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState,
         if not again or (not samples.reset and known and samples.from_seconds >= known.uptime - OVERLAP_SECONDS):
             news[engine.name] = samples
         read[engine.name] = Read(samples.boot_id, samples.to_seconds, state.now)
-    load = observe(samples for engine in fleet.answering if (samples := engine.samples) is not None)
+    answers = (samples for engine in fleet.answering if (samples := engine.samples) is not None)
+    load = observe(answers, settings.max_num_seqs)
     keep = 0.5 ** (seconds / LATELY_HALF_LIFE_SECONDS)
     lately = {at: weight * keep for at, weight in state.lately.items() if weight * keep > FORGOTTEN_WEIGHT}
     for at, share in load.shares.items():

@@ -17,6 +17,15 @@ LARGEST = 1e15
 """A count or a number of seconds above this is nonsense."""
 LARGEST_BIN = 1000
 """Of the step-time histogram: 1.05**1000 microseconds is longer than any engine ran."""
+SHORTEST_STEP_SECONDS = 1e-9
+"""A mean step time below this is nonsense; none at all is a cell without a clock."""
+LARGEST_GENERATION = 2**52
+"""What status says above this, no push ever said: generations count pushes, and engines take none above 2**53."""
+GENERATIONS_AHEAD = 2**32
+"""By which an engine may be ahead of what is known (status may be lost): one engine's word must not use them up."""
+REASON_LENGTH = 500
+"""Of an engine's own words: they end in conditions, whose length is limited."""
+_SHOWN = 3
 WITHOUT_PLUGIN = (Reason.PLUGIN_ABSENT, Reason.ENGINE_SERIES_MISSING)
 
 
@@ -35,12 +44,13 @@ class Fleet:
     """MetricsAvailable's reason and message."""
 
 
-def sort(settings: Settings, engines: Sequence[Engine], silent: Mapping[str, float]) -> Fleet:
-    """Sort `engines`; `silent`: seconds for which each had running requests but made no step."""
+def sort(settings: Settings, engines: Sequence[Engine], silent: Mapping[str, float], pushed: int) -> Fleet:
+    """Sort `engines`; `silent`: seconds for which each had running requests but made no step; `pushed`: the last
+    generation that others than they know of."""
     answering, failures = [], []
     tiers: dict[str, tuple[Tier, str]] = {}
     for engine in engines:
-        reason, message = _failure(engine, silent.get(engine.name, 0.0))
+        reason, message = _failure(engine, silent.get(engine.name, 0.0), pushed)
         if reason is None:
             answering.append(engine)
             tiers[engine.name] = _tier(settings, engine)
@@ -52,6 +62,11 @@ def sort(settings: Settings, engines: Sequence[Engine], silent: Mapping[str, flo
     tier = next((one for one in (Tier.OFF, Tier.RESTART, Tier.LIVE) if one in known), Tier.UNKNOWN)
     reason, message = _metrics(engines, answering, failures)
     return Fleet(tuple(answering), live, tiers, tier, reason, message)
+
+
+def listed(texts: Sequence[str]) -> str:
+    """The first few of `texts`, and how many more there are."""
+    return "; ".join([*texts[:_SHOWN], *([f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else [])])
 
 
 def is_silent(engine: Engine) -> bool:
@@ -104,7 +119,7 @@ def _overtaken(fleet: Fleet, policy: Policy) -> bool:
     )
 
 
-def _failure(engine: Engine, silent: float) -> tuple[Reason | None, str]:
+def _failure(engine: Engine, silent: float, pushed: int) -> tuple[Reason | None, str]:
     if engine.failure is not None:
         return engine.failure, engine.failure_message
     if engine.state is None or engine.samples is None:
@@ -113,6 +128,8 @@ def _failure(engine: Engine, silent: float) -> tuple[Reason | None, str]:
         return Reason.ENGINE_WARMING_UP, "it restarted while it was read"
     if not _plausible(engine.samples):
         return Reason.MALFORMED_ANSWER, "its samples hold numbers that cannot be"
+    if engine.state.generation > pushed + GENERATIONS_AHEAD:
+        return Reason.MALFORMED_ANSWER, "it claims a generation that was never pushed"
     if silent >= SILENT_SECONDS:
         return Reason.METRICS_STALE, "requests run, but no step was made for half a minute: the engine hangs"
     return None, ""
@@ -123,6 +140,8 @@ def _plausible(samples: Samples) -> bool:
     counts: list[float] = [samples.gauges.running, samples.to_seconds]
     for cell in samples.cells:
         counts += (cell.steps, cell.request_steps, cell.seconds, cell.seconds_squared, *cell.histogram.values())
+        if 0 < cell.seconds < SHORTEST_STEP_SECONDS * cell.steps or (cell.steps and not cell.request_steps):
+            return False
         if any(not 0 <= position <= LARGEST_BIN for position in cell.histogram):
             return False
     for fate in samples.acceptance:
@@ -136,7 +155,7 @@ def _tier(settings: Settings, engine: Engine) -> tuple[Tier, str]:
     assert engine.state is not None
     able = engine.state.capabilities
     if not able.live_k.supported:
-        return Tier.RESTART, able.live_k.reason
+        return Tier.RESTART, able.live_k.reason[:REASON_LENGTH]
     if able.max_num_seqs != settings.max_num_seqs or not set(settings.ladder) <= set(able.ladder):
         return Tier.RESTART, (
             f"it booted for {able.max_num_seqs} requests and the ks {_listed(able.ladder)}, the spec says "
@@ -146,7 +165,7 @@ def _tier(settings: Settings, engine: Engine) -> tuple[Tier, str]:
 
 
 def _listed(ks: Sequence[int]) -> str:
-    return " ".join(map(str, ks))
+    return " ".join(map(str, ks[:MAX_K]))
 
 
 def _metrics(
@@ -154,8 +173,7 @@ def _metrics(
 ) -> tuple[Reason, str]:
     if not engines:
         return Reason.NO_PODS, "no engine pod is there"
-    said = "; ".join(f"{name}: {reason}: {message}" for name, reason, message in failures[:3])
-    said += f"; and {len(failures) - 3} more" if len(failures) > 3 else ""
+    said = listed([f"{name}: {reason}: {message}" for name, reason, message in failures])
     if answering:
         if not failures:
             return Reason.METRICS_FOUND, f"{len(answering)} of {len(engines)} engines answer"

@@ -23,18 +23,20 @@ def buckets_of(max_num_seqs: int) -> tuple[int, ...]:
     return tuple(edge for edge in LOAD_EDGES if edge <= max_num_seqs)
 
 
-def observe(answers: Iterable[Samples]) -> Load:
+def observe(answers: Iterable[Samples], limit: int = LOAD_EDGES[-1]) -> Load:
     """The load in `answers`, each what came since its cursor; an idle engine adds nothing.
 
     A median rather than a mean: a burst of stragglers at the end of a phase moves a mean into a bucket nobody was in.
     Steps that no cost cell counts (prefill in each) still have their acceptance counted, so that stands in. An answer
-    since boot says nothing of now; there the gauge of running requests does.
+    since boot says nothing of now; there the gauge of running requests does. A load above `limit`, of an engine that
+    booted for more requests than the table has entries, counts as `limit`.
     """
     seconds: dict[int, float] = {}
     for samples in answers:
         for load, weight in _weights(samples):
             if load >= 1 and weight > 0:
-                seconds[load] = seconds.get(load, 0.0) + weight
+                bucket = load_bucket(min(load, limit))
+                seconds[bucket] = seconds.get(bucket, 0.0) + weight
     total = sum(seconds.values())
     if total <= 0:
         return Load()

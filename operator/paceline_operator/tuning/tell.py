@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import Tier, TuningMode
 from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS
-from paceline_operator.tuning.engines import Fleet, runs
+from paceline_operator.tuning.engines import Fleet, listed, runs
 from paceline_operator.tuning.model import Decision, Interval, Memory, Settings, Step
 from paceline_operator.tuning.state import TunerState
 
@@ -71,8 +71,7 @@ def _reason(settings: Settings, state: TunerState, fleet: Fleet, holding: bool) 
     if settings.mode is TuningMode.OBSERVE:
         return Reason.OBSERVE_ONLY, "mode Observe recommends a table and changes nothing"
     if not fleet.live:
-        why = "; ".join(f"{name}: {why}" for name, (tier, why) in fleet.tiers.items() if tier is Tier.RESTART)
-        return Reason.RESTART_TIER, f"no engine takes a table without a restart: {why}"
+        return Reason.RESTART_TIER, f"no engine takes a table without a restart: {_waiting(fleet)}"
     if state.unacknowledged >= UNACKNOWLEDGED_PASSES:
         return Reason.NOT_ACKNOWLEDGED, "an engine does not run the table that was pushed to it"
     at = state.load.present if state.load.present is not None else state.in_force[0] if state.in_force else None
@@ -92,12 +91,7 @@ def _effective(settings: Settings, state: TunerState, fleet: Fleet, holding: boo
     if holding:
         return None, Reason.HOLDING, f"unknown: {fleet.message}"
     if not fleet.live:
-        return (
-            None,
-            Reason.LIVE_K_UNSUPPORTED,
-            "k cannot follow the load: "
-            + "; ".join(f"{name}: {why}" for name, (tier, why) in fleet.tiers.items() if tier is Tier.RESTART),
-        )
+        return None, Reason.LIVE_K_UNSUPPORTED, f"k cannot follow the load: {_waiting(fleet)}"
     counts = state.acceptance
     on = [row for row, k in enumerate(settings.ladder) if k > 0]
     steps = float(counts.request_steps[on].sum())
@@ -111,3 +105,7 @@ def _effective(settings: Settings, state: TunerState, fleet: Fleet, holding: boo
     if at is not None and state.table[at] == 0:
         return False, Reason.NOT_SPECULATING, f"k is 0 at {at} requests: drafts do not pay there"
     return True, Reason.EFFECTIVE, "drafts are made, accepted and pay for themselves as far as measured"
+
+
+def _waiting(fleet: Fleet) -> str:
+    return listed([f"{name}: {why}" for name, (tier, why) in fleet.tiers.items() if tier is Tier.RESTART])
