@@ -42,7 +42,7 @@ def test_a_mistake_has_status_2_and_a_message(
 def test_a_report_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "local.yaml"
     (tmp_path / "file").write_text("")
-    for target in (tmp_path / "file" / "report.json", tmp_path):
+    for target in (tmp_path / "file" / "report.json", tmp_path, Path("."), Path("/")):
         result = RUNNER.invoke(app, ["local", "-f", str(example), "--report", str(target)])
         assert result.exit_code == 2
         assert f"--report {target}: cannot be written" in result.output

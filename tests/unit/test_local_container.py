@@ -166,6 +166,20 @@ def test_a_port_in_use_is_replaced_or_insisted_on() -> None:
     assert container.port(busy, used)[0] != busy
 
 
+def test_the_second_engine_of_the_last_port_has_none() -> None:
+    with pytest.raises(UserError, match="port 65536"):
+        container.port(65536, set(), insist=True)
+    assert container.port(65536, set())[0] < 65536
+
+
+def test_a_cache_folder_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "file"))
+    (tmp_path / "private").mkdir()
+    with pytest.raises(UserError, match="engine-home: cannot be made"):
+        container.folders(tmp_path / "private", None)
+
+
 def test_ports_are_apart_from_each_other() -> None:
     taken: set[int] = set()
     assert len({container.port(CONTROL_PORT, taken)[0] for _ in range(8)}) == 8

@@ -94,9 +94,17 @@ def test_a_file_that_is_not_there_or_no_yaml_is_told(tmp_path: Path) -> None:
         read(tmp_path / "absent.yaml")
     with pytest.raises(UserError, match="Is a directory"):
         read(tmp_path)
-    (tmp_path / "bad.yaml").write_text("a: [")
-    with pytest.raises(UserError, match="not YAML"):
-        read(tmp_path / "bad.yaml")
+    for bad in ("a: [", "a: !!timestamp soon", "a: !!bool maybe", 'a: !!int ""'):
+        (tmp_path / "bad.yaml").write_text(bad)
+        with pytest.raises(UserError, match="not YAML"):
+            read(tmp_path / "bad.yaml")
+
+
+def test_a_value_that_contains_itself_is_told(tmp_path: Path) -> None:
+    template: dict[str, Any] = {}
+    template["spec"] = template
+    with pytest.raises(UserError, match="contains itself"):
+        read(written(tmp_path, changed(SERVING, engine={"podTemplate": template})))
 
 
 HOSTILE = st.recursive(

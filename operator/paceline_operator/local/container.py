@@ -31,6 +31,7 @@ MODELS = "/models"
 ENV_ENGINE = "PACELINE_ENGINE"
 ENV_CACHE = "PACELINE_CACHE"
 DISTRIBUTION = "paceline"
+LAST_PORT = 65535
 FOREIGN = re.compile(r"PYTHON|VIRTUAL_ENV$|VLLM_PLUGINS$|PACELINE_")
 """Variables of this process that are about its own Python, or would change the engine behind the manifest's back."""
 
@@ -90,7 +91,10 @@ def folders(private: Path, secret: Manifest | None) -> dict[str, Path]:
             stream.write(value)
     _plugin(plugin)
     home = cache / "engine-home"
-    home.mkdir(parents=True, exist_ok=True)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{home}: cannot be made: {error.strerror}. Set ${ENV_CACHE} to a folder of yours") from None
     return {
         MODELS: cache / "models",
         naming.TOKEN_DIRECTORY: token,
@@ -159,7 +163,7 @@ def port(wanted: int, taken: set[int], insist: bool = False) -> tuple[int, bool]
         taken.add(wanted)
         return wanted, True
     if insist:
-        raise UserError(f"port {wanted} is in use: stop what uses it, or give another --port")
+        raise UserError(f"port {wanted} is in use or above {LAST_PORT}: stop what uses it, or give another --port")
     while True:
         with socket.socket() as probe:
             probe.bind((HOST, 0))
@@ -170,6 +174,8 @@ def port(wanted: int, taken: set[int], insist: bool = False) -> tuple[int, bool]
 
 
 def _bindable(number: int) -> bool:
+    if number > LAST_PORT:
+        return False
     with socket.socket() as probe:
         # As servers do: a port whose last connections still fade away is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -95,6 +95,8 @@ def _documents(path: Path) -> list[dict[str, Any]]:
         documents = [document for document in yaml.safe_load_all(text.decode()) if document is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not YAML: {error}") from None
+    except (LookupError, AttributeError, TypeError):  # what PyYAML raises where a value is not of its tag
+        raise UserError(f"{path}: not YAML: a value does not fit its tag (`!!...`)") from None
     if not all(isinstance(document, dict) for document in documents):
         raise UserError(f"{path}: a document is no mapping: it must have apiVersion, kind, metadata and spec")
     return documents
@@ -107,7 +109,10 @@ def _parse(model: type[M], document: dict[str, Any], path: Path) -> M:
         lines = [f"{_place(item['loc'])}: {item['msg']}" for item in error.errors(include_url=False)]
         raise UserError(f"{path}: {document['kind']}: " + "\n".join(lines)) from None
     # What was written but is not in what was understood is a field that nobody reads.
-    unknown = _unread(document, parsed.model_dump(mode="json", by_alias=True, exclude_unset=True), ())
+    try:
+        unknown = _unread(document, parsed.model_dump(mode="json", by_alias=True, exclude_unset=True), ())
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: {document['kind']}: a value contains itself (`&` and `*`)") from None
     unknown = [place for place in unknown if place[0] != "metadata"]
     if unknown:
         raise UserError(f"{path}: {document['kind']}: unknown field {', '.join(map(_place, unknown))}")

@@ -221,11 +221,11 @@ class Run:
 
 def _writable(path: Path) -> None:
     try:
+        if path.is_dir():
+            raise IsADirectoryError(21, "is a folder")
         path.parent.mkdir(parents=True, exist_ok=True)
         probe = path.with_name(f".{path.name}.probe")
         probe.touch()
         probe.unlink()
-        if path.is_dir():
-            raise IsADirectoryError(21, "is a folder")
     except OSError as error:
         raise UserError(f"--report {path}: cannot be written: {error.strerror}") from None
