@@ -10,7 +10,8 @@ import pytest
 
 from paceline_engine.protocol import Feature, Policy, Probe
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import Tier
+from paceline_operator.api.serving import ServingStatus, Tier
+from paceline_operator.tuning import explain
 from paceline_operator.tuning.model import Engine, Memory
 from tests.unit.simulated import Loop, grid, workload
 
@@ -360,3 +361,18 @@ def test_what_is_told_of_many_or_wordy_engines_fits_a_condition(count: int) -> N
     step = running.take([Engine(f"pod-{i}", state=answer.state, samples=answer.samples) for i in range(count)])
     assert step.reason is Reason.RESTART_TIER
     assert max(map(len, (step.message, step.effective[2], *(why for _, why in step.tiers.values())))) < 3000
+
+
+def test_numbers_that_add_up_to_too_much_for_status_are_cut() -> None:
+    running = loop()
+    running.run(6, 8)
+    for _ in range(4):
+        answer = running.engines["pod-0"].answer(10.0)
+        running.now += 10
+        cell = {"steps": 1000, "request_steps": 10**15, "seconds": 0.001, "seconds_squared": 0.0, "histogram": {}}
+        step = running.take([changed(answer, cell=cell)])
+    running.now += 61
+    told = explain.status_fields(running.take([running.engines["pod-0"].answer(10.0)]), ServingStatus(), "now")
+    rows = [row for bucket in told["buckets"] for row in bucket.candidates]
+    assert step.load == 8
+    assert max(row.high_milli_tokens_per_second for row in rows) == 2**53

@@ -22,6 +22,8 @@ from paceline_operator.tuning.state import TunerState
 
 NOTABLE_CHANGE = 0.05
 """Measured numbers in status stay as they are until one of them changed by more than this."""
+LARGEST = 2**53
+"""Engines' numbers may add up to anything, but one field that is too large keeps all of status from being stored."""
 MAX_DECISIONS, MAX_PODS, MAX_BUCKETS, MAX_ROWS = 20, 64, 24, 64
 
 Verdict = tuple[ConditionType, bool | None, Reason, str]
@@ -60,7 +62,7 @@ def status_fields(step: Step, previous: ServingStatus, now_rfc3339: str) -> Stat
         new = [_bucket(view) for view in published.buckets[:MAX_BUCKETS]]
         buckets = new if _differs(new, buckets) else buckets
         load = published.load
-        permille = round(1000 * published.ratio_to_k0.value) if published.ratio_to_k0 else None
+        permille = _whole(1000 * published.ratio_to_k0.value) if published.ratio_to_k0 else None
         ratio = permille if _moved(permille, ratio) else ratio
     records = [
         DecisionRecord(
@@ -133,13 +135,17 @@ def _bucket(view: BucketView) -> BucketStatus:
 def _row(candidate: Candidate) -> GoodputRow:
     return GoodputRow(
         k=candidate.k,
-        goodput_milli_tokens_per_second=round(1000 * candidate.goodput.value),
-        low_milli_tokens_per_second=round(1000 * candidate.goodput.low),
-        high_milli_tokens_per_second=round(1000 * candidate.goodput.high),
-        step_microseconds=round(1e6 * candidate.step_seconds.value),
-        acceptance_length_milli=round(1000 * candidate.acceptance_length.value),
-        steps=candidate.steps,
+        goodput_milli_tokens_per_second=_whole(1000 * candidate.goodput.value),
+        low_milli_tokens_per_second=_whole(1000 * candidate.goodput.low),
+        high_milli_tokens_per_second=_whole(1000 * candidate.goodput.high),
+        step_microseconds=_whole(1e6 * candidate.step_seconds.value),
+        acceptance_length_milli=_whole(1000 * candidate.acceptance_length.value),
+        steps=min(candidate.steps, LARGEST),
     )
+
+
+def _whole(value: float) -> int:
+    return round(min(value, LARGEST))
 
 
 def _moved(new: int | None, old: int | None) -> bool:
