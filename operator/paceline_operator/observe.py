@@ -113,7 +113,8 @@ async def _missing_secrets(kube: Kube, name: str, pods: Sequence[Object]) -> dic
         for event in await kube.list("Event", meta["namespace"], {}, fields):
             text = str(event.get("message", ""))
             if prefix in text and "not found" in text:
-                missing[meta["uid"]] = max(missing.get(meta["uid"], ""), str(event["metadata"]["resourceVersion"]))
+                versions = missing.get(meta["uid"], ""), str(event["metadata"]["resourceVersion"])
+                missing[meta["uid"]] = max(versions, key=lambda version: (len(version), version))  # numbers as text
     return missing
 
 

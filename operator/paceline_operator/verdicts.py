@@ -16,6 +16,8 @@ from paceline_operator.api.conditions import Condition, ConditionType, Reason
 
 Raw = Mapping[str, Any]
 S = TypeVar("S", bound=ApiModel)
+MAX_CONDITIONS = 16
+"""As many as the CRD takes: those of others give way to ours."""
 _ORDER = list(ConditionType)
 _SHOWN = 3
 """Pods or errors that a message names; more make it longer, not clearer."""
@@ -134,7 +136,7 @@ def merge(
             observed_generation=generation,
         )
     known = [merged.pop(kind) for kind in _ORDER if kind in merged]
-    return known + list(merged.values())
+    return (known + list(merged.values()))[:MAX_CONDITIONS]
 
 
 def _phase(pod: Raw) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -137,7 +137,9 @@ class Scene:
         try:
             answer = wait_until(probe, what, timeout_seconds=seconds, daemons=daemons, every_seconds=1.0)
         except TimeoutError as error:
-            error.add_note(f"status: {json.dumps(self.status(), indent=1)}\nengine: {self.state()}")
+            for seen in (self.status, self.state):
+                with suppress(Exception):
+                    error.add_note(f"{seen.__name__}: {json.dumps(seen(), indent=1)}")
             raise
         print(f"{what}: {time.monotonic() - began:.1f} s")
         return answer

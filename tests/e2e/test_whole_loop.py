@@ -30,7 +30,7 @@ def test_k_follows_the_load_and_outlives_the_operator(node: Node, node_namespace
     with scene.operator() as operator:
         scene.kubectl("apply", "-f", "-", input=json.dumps(manifest("chat", tuning=tuning)))
         scene.wait("the serving to be Ready", lambda: scene.condition("Ready")[0] == "True", START_SECONDS, operator)
-        assert scene.condition("Tuned")[1] == "Observing"
+        scene.wait("it to be Observing", lambda: scene.condition("Tuned") == ("False", "Observing"), 30, operator)
         booted, pod = scene.state(), scene.pod()
         assert (booted["generation"], booted["table"][CONCURRENCY]) == (0, max(LADDER))
         with scene.load(CONCURRENCY) as report:

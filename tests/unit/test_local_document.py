@@ -136,3 +136,9 @@ def test_no_value_of_a_field_raises_anything_else(
         pass
     else:
         assert serving.metadata.name == "one"
+
+
+@pytest.mark.parametrize("name", ["", "../../etc", "a" * 41, "Demo", "9lives", "two\nlines"])
+def test_a_name_that_a_cluster_would_refuse_is_refused_here(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=r"metadata\.name"):
+        read(written(tmp_path, {**SERVING, "metadata": {"name": name}}))

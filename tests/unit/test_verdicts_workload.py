@@ -178,3 +178,13 @@ def test_any_stored_status_is_read_or_written_anew(status: Any) -> None:
 @given(JSON)
 def test_replicas_of_any_spec(replicas: Any) -> None:
     assert isinstance(verdicts.replicas_of({"spec": {"replicas": replicas}}), int)
+
+
+def test_many_conditions_of_others_give_way_to_ours() -> None:
+    foreign = [
+        Condition(type=f"Other{i}", status="True", reason="New", last_transition_time="2026-01-01T00:00:00Z")
+        for i in range(20)
+    ]
+    ours = _verdict(ConditionType.READY, True, Reason.REPLICAS_READY)
+    merged = verdicts.merge(foreign, [ours], 1, "2026-01-02T00:00:00Z")
+    assert (len(merged), merged[0].type) == (verdicts.MAX_CONDITIONS, "Ready")

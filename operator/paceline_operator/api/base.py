@@ -40,9 +40,11 @@ def cel(*rules: tuple[str, str] | tuple[str, str, str]) -> dict[str, Any]:
     }
 
 
+NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+NAME_LENGTH = 40
+"""Leaves room for the suffixes of children in a DNS label (63). A Service's name begins with a letter."""
 NAME_RULE = (
-    "self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    f"self.metadata.name.size() <= {NAME_LENGTH} && self.metadata.name.matches('{NAME_PATTERN}')",
     "the name must be at most 40 characters of a-z, 0-9 and '-', and begin with a letter: children are named after it",
     "metadata.name",
 )
-"""40 characters leave room for the suffixes of children in a DNS label (63). A Service's name begins with a letter."""

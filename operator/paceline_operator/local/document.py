@@ -6,6 +6,7 @@ rules the second, and a field that no type knows is a mistake of the user, not o
 
 from __future__ import annotations
 
+import re
 import uuid
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +16,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from paceline_operator import naming
-from paceline_operator.api.base import ApiModel
+from paceline_operator.api.base import NAME_LENGTH, NAME_PATTERN, NAME_RULE, ApiModel
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.preflight import legality
 
@@ -74,6 +75,9 @@ def read(path: Path) -> tuple[SpeculativeServing, LocalLoad | None]:
     if naming.KIND_SERVING not in found:
         raise UserError(f"{path}: no document of kind {naming.KIND_SERVING}")
     serving = _parse(SpeculativeServing, found[naming.KIND_SERVING], path)
+    name = serving.metadata.name
+    if len(name) > NAME_LENGTH or not re.fullmatch(NAME_PATTERN, name):
+        raise UserError(f"{path}: metadata.name {name[:64]!r}: {NAME_RULE[1]}")
     findings = legality.check(serving.spec)
     if findings:
         raise UserError(f"{path}: " + "\n".join(finding.message for finding in findings))

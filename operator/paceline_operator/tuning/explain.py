@@ -24,6 +24,8 @@ NOTABLE_CHANGE = 0.05
 """Measured numbers in status stay as they are until one of them changed by more than this."""
 LARGEST = 2**53
 """Engines' numbers may add up to anything, but one field that is too large keeps all of status from being stored."""
+MAX_K = 32
+"""Of TableRow."""
 MAX_DECISIONS, MAX_PODS, MAX_BUCKETS, MAX_ROWS = 20, 64, 24, 64
 
 Verdict = tuple[ConditionType, bool | None, Reason, str]
@@ -119,7 +121,8 @@ def _recommends(step: Step) -> bool:
 
 
 def _rows(table: Sequence[int] | None) -> list[TableRow]:
-    return [TableRow(from_requests=start, k=k) for start, k in compress(table or ())[:MAX_ROWS]]
+    """As status can hold it: an engine that was booted by others may have a table beyond what a spec may ask."""
+    return [TableRow(from_requests=start, k=min(k, MAX_K)) for start, k in compress(table or ())[:MAX_ROWS]]
 
 
 def _bucket(view: BucketView) -> BucketStatus:
