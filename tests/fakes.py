@@ -11,7 +11,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from paceline_engine.protocol import Capabilities, Feature, Gauges, Policy, PolicyAck, Samples, State
+from paceline_engine.protocol import (
+    Capabilities,
+    Feature,
+    Gauges,
+    Policy,
+    PolicyAck,
+    Samples,
+    State,
+    VerificationFeature,
+)
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.engine import EngineFailure
@@ -156,7 +165,7 @@ class FakeEngines:
             uptime_seconds=100.0,
             capabilities=Capabilities(
                 live_k=live,
-                adaptive_verification=Feature(supported=False, reason="ngram"),
+                adaptive_verification=VerificationFeature(supported=False, reason="ngram"),
                 max_k=5,
                 ladder=(5, 3, 2, 1, 0),
                 max_num_seqs=self.max_num_seqs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline_engine.protocol import Capabilities, Feature
+from paceline_engine.protocol import Capabilities, Feature, VerificationFeature
 
 SEAM = ("schedule", "_update_after_schedule", "update_from_output", "requests", "running")
 """What the hooks need of a scheduler. All of it is in every scheduler that vLLM ships since 0.26."""
@@ -78,20 +78,29 @@ def _live_k(scheduler: Any, config: Any, runner: str, engine_version: str) -> Fe
     return Feature(supported=True)
 
 
-def _adaptive_verification(speculative: Any, runner: str) -> Feature:
+def _adaptive_verification(speculative: Any, runner: str) -> VerificationFeature:
     if speculative is None:
-        return _absent("the engine was started without --speculative-config")
+        return _fixed("the engine was started without --speculative-config")
     if runner == "V1":
-        return _absent("the V1 model runner has no adaptive verification")
+        return _fixed("the V1 model runner has no adaptive verification")
     if not getattr(speculative, "enable_adaptive_verification", False):
-        return _absent("the engine was started without enable_adaptive_verification: switching it on needs a restart")
-    return _absent("this version of the plugin leaves adaptive verification as the engine booted it")
+        return VerificationFeature(
+            supported=False,
+            reason="the engine was started without enable_adaptive_verification: switching it on needs a restart",
+        )
+    return VerificationFeature(
+        supported=False, reason="this version of the plugin leaves adaptive verification as the engine booted it"
+    )
 
 
 def _multi_module(speculative: Any) -> bool:
     """Whether the draft is a chain of MTP modules, which always runs whole."""
     asked = getattr(speculative, "use_multi_module_mtp", None)
     return bool(asked and asked())
+
+
+def _fixed(reason: str) -> VerificationFeature:
+    return VerificationFeature(supported=False, reason=reason)
 
 
 def _absent(reason: str) -> Feature:

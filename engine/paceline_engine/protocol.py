@@ -10,10 +10,11 @@ import hashlib
 import hmac
 from bisect import bisect_right
 from collections.abc import Sequence
+from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, StrictInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, StrictInt, model_validator
 from pydantic.alias_generators import to_camel
 
 PROTOCOL_VERSION = 1
@@ -89,11 +90,38 @@ class Feature(Wire):
     reason: str = ""
 
 
+class Verification(StrEnum):
+    """How many of the drafts are verified, in an engine that booted with adaptive verification (AV).
+
+    AV trims verification, never drafting. An engine that booted without it verifies all and has one way only.
+    """
+
+    ALL = "All"
+    """Every draft: AV is booted and idle. Its variable-length graphs stay, so this is not the same as AV absent."""
+    ADAPTIVE = "Adaptive"
+    """As many as pay by the engine's own estimate of survival and its step costs."""
+    CAPPED = "Capped"
+    """The same with an upper bound of verified draft tokens a step."""
+
+
+class VerificationFeature(Feature):
+    """Live control of AV."""
+
+    present: bool = False
+    """AV was booted."""
+    modes: Row[Verification] = (Verification.ALL,)
+    """What can be asked for without a restart; the first is what the engine booted with."""
+    repriceable: bool = False
+    """Step costs can be replaced while it runs."""
+    ranks: Count = 1
+    """Worker processes that must apply a change at the same step."""
+
+
 class Capabilities(Wire):
     """What this engine process can do, probed from its live objects at load."""
 
     live_k: Feature
-    adaptive_verification: Feature
+    adaptive_verification: VerificationFeature
     max_k: Count
     """Boot num_speculative_tokens: the largest k that can be pushed."""
     ladder: Row[int]
@@ -102,6 +130,13 @@ class Capabilities(Wire):
     method: str
     runner: str
     """`V1` or `V2` model runner."""
+    attention_backend: str = ""
+    api_servers: Count = 1
+    graph_requests: Counts[int] = Field(default_factory=dict)
+    """k -> the most requests whose decode step of k + 1 tokens each replays a full graph; absent ks never do. Empty
+    where the engine captures none."""
+    metrics: Feature = Feature(supported=False)
+    """`paceline_` series on the serving port's /metrics; absent with the reason where the operator has to export."""
 
 
 class Probe(Wire):
@@ -117,6 +152,39 @@ class Probe(Wire):
     interval_steps: Annotated[StrictInt, Field(ge=20, le=1_000_000)] = 200
 
 
+class Cost(Wire):
+    """One point of a step-cost curve."""
+
+    at: Annotated[StrictInt, Field(ge=0, le=1_000_000)]
+    """Requests (drafting) or tokens (verification)."""
+    microseconds: Annotated[float, Field(gt=0, le=1e9)]
+
+
+Curve = Annotated[tuple[Cost, ...], Field(max_length=256), FailFast()]
+
+
+class VerificationPolicy(Wire):
+    """How to verify from the next step on, on all ranks."""
+
+    mode: Verification
+    cap: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = None
+    """Draft tokens verified a step at most, over all requests; with Capped, and only then."""
+    draft_costs: Curve = ()
+    verify_costs: Curve = ()
+    """Measured curves in place of those the engine profiled at start; empty = those it profiled."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> VerificationPolicy:
+        if (self.cap is None) == (self.mode is Verification.CAPPED):
+            raise ValueError(f"cap goes with mode {Verification.CAPPED} and with no other")
+        if bool(self.draft_costs) != bool(self.verify_costs):
+            raise ValueError("draftCosts and verifyCosts go together")
+        for name, curve in (("draftCosts", self.draft_costs), ("verifyCosts", self.verify_costs)):
+            if any(a.at >= b.at for a, b in pairwise(curve)):
+                raise ValueError(f"{name} must ascend in `at`")
+        return self
+
+
 class Policy(Wire):
     """Body of `PUT /policy`. `table[n]` is the k to draft when n requests will sample; its length is max_num_seqs + 1.
 
@@ -127,6 +195,8 @@ class Policy(Wire):
     table: Annotated[tuple[K, ...], Field(min_length=2, max_length=65_537), FailFast()]
     probe: Probe | None = None
     dwell_steps: Annotated[StrictInt, Field(ge=1, le=256)] = 4
+    adaptive_verification: VerificationPolicy | None = None
+    """None: as the engine booted. Refused (422) where the engine cannot."""
 
 
 class PolicyAck(Wire):
@@ -143,6 +213,24 @@ class ProtocolError(Wire):
     reason: str
     """Unauthorized, NotFound, TooLarge, Malformed, OlderGeneration, GenerationConflict, Invalid, NotReady."""
     message: str
+
+
+class VerificationState(Wire):
+    """What AV does in this engine; counts are since boot, from the first rank."""
+
+    mode: Verification
+    cap: Count | None = None
+    generation: Count = 0
+    """Of the policy that asked for it; 0 = as booted."""
+    ranks: Count = 0
+    """Ranks that have applied it."""
+    drafted: Count = 0
+    verified: Count = 0
+    """Draft tokens that were there to verify, and those that were."""
+    starved: bool = False
+    """Drafts are paid for while (almost) none is verified: the estimate sees no labels and will not recover."""
+    error: str = ""
+    """Why the last change was not applied."""
 
 
 class State(Wire):
@@ -168,6 +256,8 @@ class State(Wire):
     policy_errors: Count
     probe: Probe | None = None
     """Bursts of the policy in force, as it was pushed: what a restarted operator compares before it pushes again."""
+    adaptive_verification: VerificationState | None = None
+    """None: AV was not booted."""
 
 
 class Gauges(Wire):
@@ -191,6 +281,7 @@ class CostCell(Wire):
     k_verified: Count
     """Draft tokens verified per request, rounded: below k_drafted where drafts did not fire or were cut short."""
     probe: bool
+    verification: Verification = Verification.ALL
     steps: Count
     request_steps: Count
     """Sum over steps of the requests that sampled: request_steps / steps is the mean load inside the bucket."""
@@ -207,6 +298,7 @@ class AcceptanceCell(Wire):
 
     k: Count
     load: Count
+    verification: Verification = Verification.ALL
     request_steps: Count
     """Requests x steps that sampled with this k configured: the denominator of tokens a step. A request's first token
     does not count: nothing could be drafted for it."""

@@ -11,7 +11,7 @@ from typing import Any
 from paceline_engine.backend import Backend
 from paceline_engine.control import ControlServer
 from paceline_engine.policy import LivePolicy
-from paceline_engine.protocol import Capabilities, Feature, Gauges
+from paceline_engine.protocol import Capabilities, Feature, Gauges, VerificationFeature
 from paceline_engine.samples import History, Recorder
 
 TOKEN = "0123456789abcdef"
@@ -31,7 +31,7 @@ class Parts:
         self.backend = Backend(
             capabilities=Capabilities(
                 live_k=Feature(supported=live_k, reason="" if live_k else "no schedule"),
-                adaptive_verification=Feature(supported=False, reason="V1"),
+                adaptive_verification=VerificationFeature(supported=False, reason="V1"),
                 max_k=MAX_K,
                 ladder=(5, 3, 1, 0),
                 max_num_seqs=MAX_NUM_SEQS,

@@ -21,6 +21,7 @@ from paceline_engine.protocol import (
     Policy,
     Samples,
     State,
+    VerificationFeature,
     load_bucket,
 )
 from paceline_operator.api.serving import ServingSpec
@@ -241,7 +242,7 @@ class SimulatedEngine:
             uptime_seconds=self.uptime,
             capabilities=Capabilities(
                 live_k=Feature(supported=self.live, reason="" if self.live else "suffix needs a constant k"),
-                adaptive_verification=Feature(supported=False, reason="V1"),
+                adaptive_verification=VerificationFeature(supported=False, reason="V1"),
                 max_k=self.ladder[0],
                 ladder=self.ladder,
                 max_num_seqs=len(self.boot) - 1,

@@ -21,6 +21,7 @@ from paceline_engine.protocol import (
     PolicyAck,
     Samples,
     State,
+    VerificationFeature,
 )
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients import engine
@@ -38,7 +39,7 @@ STATE = State(
     uptime_seconds=3.0,
     capabilities=Capabilities(
         live_k=Feature(supported=True),
-        adaptive_verification=Feature(supported=False, reason="V1 runner"),
+        adaptive_verification=VerificationFeature(supported=False, reason="V1 runner"),
         max_k=5,
         ladder=(5, 3, 0),
         max_num_seqs=4,
