@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC
+from typing import Any
 
 from paceline_operator import metrics, naming
 from paceline_operator.clients.kube import ConflictError, Kube, KubeError, Object
@@ -60,6 +61,8 @@ class Leadership:
         self._renewed = 0.0
         self._free_at = 0.0
         """When another's Lease expires unless it is renewed before."""
+        self._attempts: set[asyncio.Task[bool]] = set()
+        """The present one, and those given up whose requests have not ended."""
         self.leading = False
 
     async def run(self) -> None:
@@ -69,23 +72,31 @@ class Leadership:
                 seconds = await self._round()
                 await asyncio.sleep(seconds)
         finally:
+            for attempt in self._attempts:
+                attempt.cancel()
             if self.leading:
                 await self._step_down("the process ends")
+                if self._attempts:  # a renewal on its way would come between the release's reading and its writing
+                    await asyncio.wait(self._attempts, timeout=self._terms.poll)
                 await self._release()
 
     async def _round(self) -> float:
-        """One attempt to take or renew; seconds to the next."""
+        """One attempt to take or renew; seconds to the next.
+
+        A request that hangs cannot be called back: it is left to itself, and what it may still write holds only where
+        nobody else wrote before. Time counts from before the request: the server may have written at any time since.
+        """
         asked = self._clock.monotonic()
+        since = self._renewed if self.leading else asked
         try:
-            async with asyncio.timeout(self._terms.deadline):
-                held = await self._hold()
+            held = await self._attempt(self._hold(), since + self._terms.deadline - asked)
         except (KubeError, TimeoutError) as error:
             logger.warning("Lease not read or written: lease=%s/%s error=%r", self._namespace, LEASE_NAME, error)
-            if self.leading and self._clock.monotonic() - self._renewed > self._terms.deadline - self._terms.poll:
+            left = self._renewed + self._terms.deadline - self._clock.monotonic()
+            if self.leading and left <= 0:
                 await self._step_down("the Lease could not be renewed")
-            return self._terms.poll
+            return min(self._terms.poll, left) if self.leading else self._terms.poll
         if held:
-            # From before the request: the server may have written at any time since then.
             self._renewed = asked
             if not self.leading:
                 logger.info("Took the Lease: lease=%s/%s identity=%s", self._namespace, LEASE_NAME, self._identity)
@@ -97,6 +108,17 @@ class Leadership:
             await self._step_down("another process holds the Lease")
         # Exactly when it expires, or soon again: it may have been given back.
         return min(self._terms.poll, max(self._free_at - self._clock.monotonic(), SHORTEST_PAUSE_SECONDS))
+
+    async def _attempt(self, work: Coroutine[Any, Any, bool], seconds: float) -> bool:
+        """`work`, or TimeoutError after `seconds`, whatever its request is doing then."""
+        attempt = asyncio.create_task(work)
+        self._attempts.add(attempt)
+        attempt.add_done_callback(self._attempts.discard)
+        await asyncio.wait([attempt], timeout=seconds)
+        if attempt.done():
+            return attempt.result()
+        attempt.cancel()
+        raise TimeoutError(f"no answer within {seconds:.1f} s")
 
     async def _hold(self) -> bool:
         """Create, renew or take over; False where another holds it."""
@@ -143,10 +165,14 @@ class Leadership:
     async def _release(self) -> None:
         """Give the Lease back, so that the next leader need not wait for it to expire."""
         try:
-            async with asyncio.timeout(self._terms.poll):
-                lease = await self._kube.get("Lease", self._namespace, LEASE_NAME)
-                if lease and (lease.get("spec") or {}).get("holderIdentity") == self._identity:
-                    lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
-                    await self._kube.replace(lease)
+            await self._attempt(self._give_back(), self._terms.poll)
         except (KubeError, TimeoutError) as error:
             logger.warning("Lease not released, it expires by itself: error=%r", error)
+
+    async def _give_back(self) -> bool:
+        lease = await self._kube.get("Lease", self._namespace, LEASE_NAME)
+        if lease is None or (lease.get("spec") or {}).get("holderIdentity") != self._identity:
+            return False
+        lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+        await self._kube.replace(lease)
+        return True

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_operator.clients.kube import ConflictError, UnavailableError
+from paceline_operator.clients.kube import ConflictError, UnavailableError, _finish
 from paceline_operator.leadership import LEASE_NAME, Leadership, Terms
 from tests.fakes import FakeKube, Object
 from tests.virtual_time import LoopClock, run
 
 TERMS = Terms()
+HANG_SECONDS = 1000.0
 
 
 class LeaseKube(FakeKube):
@@ -26,6 +27,8 @@ class LeaseKube(FakeKube):
         super().__init__()
         self.down: set[str] = set()
         self.slow = 0.0
+        self.hung: set[str] = set()
+        """Those whose requests, whatever they ask, take HANG_SECONDS and then succeed."""
 
     def seen_by(self, name: str) -> LeaseKube:
         """The same server, from where `name` is."""
@@ -34,7 +37,9 @@ class LeaseKube(FakeKube):
         return view
 
     async def _reach(self) -> None:
-        await asyncio.sleep(self.slow)
+        # As the real client: who cancels is kept until the request has ended.
+        hung = self.name in self.hung  # type: ignore[attr-defined]
+        await _finish(asyncio.ensure_future(asyncio.sleep(HANG_SECONDS if hung else self.slow)))
         if self.name in self.down:  # type: ignore[attr-defined]
             raise UnavailableError(0, "NoAnswer", "down")
 
@@ -176,6 +181,38 @@ def test_one_that_cannot_renew_steps_down_before_another_may_begin() -> None:
     scenario(test)
 
 
+def test_one_whose_renewal_hangs_steps_down_while_it_does() -> None:
+    async def test(crew: Crew) -> None:
+        crew.start("a")
+        await asyncio.sleep(1)
+        crew.start("b")
+        await asyncio.sleep(30)
+        crew.kube.hung.add("a")
+        await asyncio.sleep(60)
+        assert [(name, what) for name, what, _ in crew.history] == [("a", "leads"), ("a", "stops"), ("b", "leads")]
+        stopped, led = crew.history[1][2], crew.history[2][2]
+        assert stopped <= 30 + TERMS.deadline, "counted from the last renewal, not from the request that hangs"
+        assert led - stopped >= TERMS.duration - TERMS.deadline - TERMS.poll
+        await asyncio.sleep(HANG_SECONDS)
+        assert crew.lease["leaseTransitions"] == 1, "what hung so long has no effect when it ends"
+        assert list(crew.acting) == ["b"]
+
+    scenario(test)
+
+
+def test_one_that_is_stopped_while_its_renewal_hangs_stops_acting_at_once() -> None:
+    async def test(crew: Crew) -> None:
+        crew.start("a")
+        await asyncio.sleep(29)
+        crew.kube.hung.add("a")
+        await asyncio.sleep(2)  # its renewal of second 30 hangs
+        await crew.stop("a")
+        assert crew.history[-1] == ("a", "stops", 31.0)
+        assert asyncio.get_running_loop().time() <= 31.0 + 2 * TERMS.poll
+
+    scenario(test)
+
+
 def test_the_api_server_away_for_all_nobody_acts_until_it_is_back() -> None:
     async def test(crew: Crew) -> None:
         crew.start("a")
@@ -218,10 +255,8 @@ def test_a_lease_that_says_nothing_is_free(spec: Object) -> None:
     scenario(test)
 
 
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["cut", "heal", "stop", "start", "kill", "slow", "wait"]), st.sampled_from("abc")),
-    max_size=25,
-)
+WHAT = ["cut", "hang", "heal", "stop", "start", "kill", "slow", "wait"]
+STEPS = st.lists(st.tuples(st.sampled_from(WHAT), st.sampled_from("abc")), max_size=25)
 
 
 @settings(max_examples=60)
@@ -232,8 +267,11 @@ def test_never_two_act_at_once(steps: list[tuple[str, str]], pauses: list[float]
             alive = name in crew.tasks
             if step == "cut":
                 crew.kube.down.add(name)
+            elif step == "hang":
+                crew.kube.hung.add(name)
             elif step == "heal":
                 crew.kube.down.discard(name)
+                crew.kube.hung.discard(name)
             elif step == "slow":
                 crew.kube.slow = pause / 40
             elif step == "start" and not alive:
@@ -247,6 +285,7 @@ def test_never_two_act_at_once(steps: list[tuple[str, str]], pauses: list[float]
             assert len(crew.acting) <= 1
         assert crew.most <= 1
         crew.kube.down.clear()
+        crew.kube.hung.clear()
         if crew.tasks:
             await asyncio.sleep(TERMS.duration + TERMS.deadline + 2 * TERMS.poll)
             assert len(crew.acting) == 1, "somebody does"
