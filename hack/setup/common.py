@@ -24,7 +24,10 @@ TAIL = 40
 def cache_folder() -> Path:
     """`$PACELINE_CACHE`, else `$XDG_CACHE_HOME/paceline`, else `~/.cache/paceline`; made if absent."""
     base = os.environ.get("PACELINE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "paceline")
-    folder = Path(base).expanduser().absolute()
+    try:
+        folder = Path(base).expanduser().absolute()
+    except RuntimeError as error:  # the home of a user who does not exist
+        sys.exit(f"{base} is no folder: {error} Set PACELINE_CACHE to a folder of yours")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

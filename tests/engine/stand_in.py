@@ -1,7 +1,8 @@
 """A stand-in for the `vllm` command, where what is tested is the process and not the engine.
 
 Answers /health, /metrics and /v1/completions; starts a helper that leaves its session, as daemons do; ignores SIGTERM
-with STAND_IN_STUBBORN, and ends by itself on POST /die. With STAND_IN_BROKEN it says why and ends at once.
+with STAND_IN_STUBBORN, and ends by itself on POST /die. With STAND_IN_BROKEN it says why and ends at once; with
+STAND_IN_WAITS it binds its port only once that file is there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -51,6 +53,8 @@ def main() -> None:
     arguments = sys.argv[1:]
     print(" ".join(arguments), file=sys.stderr, flush=True)
     host, port = arguments[arguments.index("--host") + 1], int(arguments[arguments.index("--port") + 1])
+    while (awaited := os.environ.get("STAND_IN_WAITS")) and not Path(awaited).exists():
+        time.sleep(0.05)
     ThreadingHTTPServer((host, port), Handler).serve_forever()
 
 

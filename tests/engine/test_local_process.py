@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.engine.stand_in import Handler
 from tests.harness.ports import free_ports
 from tests.harness.processes import wait_until
 
@@ -232,3 +236,37 @@ def test_a_wanted_port_in_use_is_a_mistake_of_the_user(tmp_path: Path, runs: lis
     assert f"port {port} is in use" in run.text()
     assert "Traceback" not in run.text()
     assert run.pids == []
+
+
+def test_a_run_beside_one_that_loads_its_model_gets_ports_of_its_own(tmp_path: Path, runs: list[Run]) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        run = Run(tmp_path / name, load="", STAND_IN_WAITS=str(tmp_path / "go"))
+        runs.append(run)
+        wait_until(lambda run=run: "serves at" in run.text(), "the announcement", timeout_seconds=SECONDS)
+    ports = [set(re.findall(r"(?:127.0.0.1:|control port )(\d+)", run.text())) for run in runs]
+    assert not ports[0] & ports[1]
+    (tmp_path / "go").touch()
+    for run in runs:
+        run.driving()
+        run.process.terminate()
+        assert run.end() == 0, run.text()
+
+
+def test_another_programs_answer_is_not_taken_for_the_engines(tmp_path: Path, runs: list[Run]) -> None:
+    (port,) = free_ports(1)
+    run = Run(tmp_path, "--port", str(port), load="", STAND_IN_WAITS=str(tmp_path / "never"))
+    runs.append(run)
+    wait_until(lambda: "serves at" in run.text(), "the announcement", timeout_seconds=SECONDS)
+    other = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    thread = threading.Thread(target=other.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        assert run.end() == 1
+    finally:
+        other.shutdown()
+        other.server_close()
+        thread.join()
+    assert "another program took the port" in run.text()
+    assert run.told()["ended_by"] == "engine failure"
+    assert run.alive() == []

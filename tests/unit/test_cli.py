@@ -46,3 +46,11 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_starts(tmp_path
         result = RUNNER.invoke(app, ["local", "-f", str(example), "--report", str(target)])
         assert result.exit_code == 2
         assert f"--report {target}: cannot be written" in result.output
+
+
+def test_a_cache_folder_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", "~nosuchuser/x")
+    example = Path(__file__).parents[2] / "examples" / "local.yaml"
+    result = RUNNER.invoke(app, ["local", "-f", str(example)])
+    assert result.exit_code == 2
+    assert "~nosuchuser/x" in result.output

@@ -1,7 +1,6 @@
 """A rendered pod's container as a local command: the same arguments and environment, at addresses of this machine."""
 
 import json
-import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.protocol import CONTROL_PORT
 from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.local import container
@@ -151,27 +149,6 @@ def test_the_engine_of_this_environment_comes_before_path(monkeypatch: pytest.Mo
     assert container.find_engine() == str(ours)
 
 
-def test_a_port_in_use_is_replaced_or_insisted_on() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        busy = taken.getsockname()[1]
-        found, free = container.port(busy, set())
-        assert found != busy
-        assert not free
-        with pytest.raises(UserError, match=f"port {busy} is in use"):
-            container.port(busy, set(), insist=True)
-    used: set[int] = set()
-    assert container.port(busy, used) == (busy, True)
-    assert container.port(busy, used)[0] != busy
-
-
-def test_the_second_engine_of_the_last_port_has_none() -> None:
-    with pytest.raises(UserError, match="port 65536"):
-        container.port(65536, set(), insist=True)
-    assert container.port(65536, set())[0] < 65536
-
-
 def test_a_cache_folder_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "file"))
@@ -180,9 +157,12 @@ def test_a_cache_folder_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch:
         container.folders(tmp_path / "private", None)
 
 
-def test_ports_are_apart_from_each_other() -> None:
-    taken: set[int] = set()
-    assert len({container.port(CONTROL_PORT, taken)[0] for _ in range(8)}) == 8
+@pytest.mark.parametrize("variable", ["PACELINE_CACHE", "XDG_CACHE_HOME"])
+def test_a_cache_folder_of_a_user_who_does_not_exist_is_told(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PACELINE_CACHE")
+    monkeypatch.setenv(variable, "~nosuchuser/x")
+    with pytest.raises(UserError, match=r"~nosuchuser/x.*PACELINE_CACHE"):
+        container.cache_folder()
 
 
 @given(st.text(alphabet="/models._-:x\"', ", max_size=30))

@@ -36,6 +36,12 @@ def test_the_cache_folder_follows_the_environment(
     assert common.cache_folder().is_dir()
 
 
+def test_a_cache_folder_of_a_user_who_does_not_exist_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", "~nosuchuser/x")
+    with pytest.raises(SystemExit, match="~nosuchuser/x is no folder"):
+        common.cache_folder()
+
+
 def test_a_failed_command_ends_the_setup_with_the_end_of_its_output(capfd: pytest.CaptureFixture[str]) -> None:
     code = "import sys; print('a'); print('the cause', file=sys.stderr); sys.exit(3)"
     with pytest.raises(SystemExit) as ended:

@@ -39,9 +39,9 @@ def local(
     """Run a serving's engines on this machine, tune them, and report what k was used when and why."""
     console = Console()
     live = console.is_terminal if tty is None else tty
-    target = report or container.cache_folder() / "reports" / f"{file.stem}.json"
+    view = LiveView(console) if live else PlainView(console)
     try:
-        view = LiveView(console) if live else PlainView(console)
+        target = report or container.cache_folder() / "reports" / f"{file.stem}.json"
         raise typer.Exit(asyncio.run(run(Options(file, target, duration, port), view)))
     except UserError as error:
         view.close()

@@ -10,7 +10,6 @@ import importlib.metadata
 import os
 import re
 import shutil
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +20,16 @@ import paceline_engine
 from paceline_engine.protocol import ENV_CONTROL_HOST, ENV_CONTROL_PORT
 from paceline_operator import naming
 from paceline_operator.local.document import UserError
+from paceline_operator.local.ports import HOST
 from paceline_operator.resources import Manifest
 from paceline_operator.resources.pod import CONTAINER
 from paceline_operator.resources.substitution import expand
 
-HOST = "127.0.0.1"
 MODELS = "/models"
 """Where model paths of a manifest point to: in pods a volume, here the cache folder's models."""
 ENV_ENGINE = "PACELINE_ENGINE"
 ENV_CACHE = "PACELINE_CACHE"
 DISTRIBUTION = "paceline"
-LAST_PORT = 65535
 FOREIGN = re.compile(r"PYTHON|VIRTUAL_ENV$|VLLM_PLUGINS$|PACELINE_")
 """Variables of this process that are about its own Python, or would change the engine behind the manifest's back."""
 
@@ -58,11 +56,12 @@ class Command:
 
 
 def cache_folder() -> Path:
-    """`$PACELINE_CACHE`, else `paceline` in the user's cache folder."""
-    if given := os.environ.get(ENV_CACHE):
+    """`$PACELINE_CACHE`, else `paceline` in the user's cache folder. UserError where `~` cannot be resolved."""
+    given = os.environ.get(ENV_CACHE) or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "paceline")
+    try:
         return Path(given).expanduser().resolve()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return (Path(base) / "paceline").expanduser().resolve()
+    except (RuntimeError, ValueError, OSError) as error:
+        raise UserError(f"{given!r} is no folder: {error}. Set ${ENV_CACHE} to a folder of yours") from None
 
 
 def find_engine() -> str:
@@ -155,32 +154,3 @@ def _value(variable: Mapping[str, Any], folders: Mapping[str, Path]) -> str:
 def _with(argv: Sequence[str], option: str, value: str) -> list[str]:
     position = argv.index(option)
     return [*argv[: position + 1], value, *argv[position + 2 :]]
-
-
-def port(wanted: int, taken: set[int], insist: bool = False) -> tuple[int, bool]:
-    """A free port, `wanted` if it is one, and whether it is. With `insist`, UserError instead of another."""
-    if wanted not in taken and _bindable(wanted):
-        taken.add(wanted)
-        return wanted, True
-    if insist:
-        raise UserError(f"port {wanted} is in use or above {LAST_PORT}: stop what uses it, or give another --port")
-    while True:
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            free = int(probe.getsockname()[1])
-        if free not in taken:
-            taken.add(free)
-            return free, False
-
-
-def _bindable(number: int) -> bool:
-    if number > LAST_PORT:
-        return False
-    with socket.socket() as probe:
-        # As servers do: a port whose last connections still fade away is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, number))
-        except OSError:
-            return False
-    return True

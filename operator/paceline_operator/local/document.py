@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -112,28 +113,36 @@ def _parse(model: type[M], document: dict[str, Any], path: Path) -> M:
     except ValidationError as error:
         lines = [f"{_place(item['loc'])}: {item['msg']}" for item in error.errors(include_url=False)]
         raise UserError(f"{path}: {document['kind']}: " + "\n".join(lines)) from None
-    # What was written but is not in what was understood is a field that nobody reads.
+    # What was written but is not in what was understood is a field that nobody reads, or of another type.
     try:
-        unknown = _unread(document, parsed.model_dump(mode="json", by_alias=True, exclude_unset=True), ())
+        mistakes = list(_misread(document, parsed.model_dump(mode="json", by_alias=True, exclude_unset=True), ()))
     except (ValueError, RecursionError):
         raise UserError(f"{path}: {document['kind']}: a value contains itself (`&` and `*`)") from None
-    unknown = [place for place in unknown if place[0] != "metadata"]
-    if unknown:
-        raise UserError(f"{path}: {document['kind']}: unknown field {', '.join(map(_place, unknown))}")
+    if mistakes:
+        raise UserError(f"{path}: {document['kind']}: " + "\n".join(mistakes))
     return parsed
 
 
-def _unread(written: Any, understood: Any, place: tuple[str | int, ...]) -> list[tuple[str | int, ...]]:
+def _misread(written: Any, understood: Any, place: tuple[str | int, ...]) -> Iterator[str]:
+    if place == ("metadata",):
+        return
     if isinstance(written, dict) and isinstance(understood, dict):
-        return [
-            found
-            for key, value in written.items()
-            for found in (_unread(value, understood[key], (*place, key)) if key in understood else [(*place, key)])
-        ]
-    if isinstance(written, list) and isinstance(understood, list):
-        pairs = enumerate(zip(written, understood, strict=False))
-        return [found for i, (a, b) in pairs for found in _unread(a, b, (*place, i))]
-    return []
+        for key, value in written.items():
+            if key in understood:
+                yield from _misread(value, understood[key], (*place, key))
+            else:
+                yield f"unknown field {_place((*place, key))}"
+    elif isinstance(written, list) and isinstance(understood, list):
+        for number, pair in enumerate(zip(written, understood, strict=False)):
+            yield from _misread(*pair, (*place, number))
+    elif (wanted := _json_type(understood)) and (found := _json_type(written)) and found != wanted:
+        yield f"{_place(place)}: {written!r} is {found}, and must be {wanted}"
+
+
+def _json_type(value: Any) -> str:
+    """As an API server tells them apart. Empty for null and for what YAML has beyond JSON."""
+    kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
+    return kinds.get(type(value), "")
 
 
 def _place(location: tuple[str | int, ...]) -> str:

@@ -25,6 +25,7 @@ from paceline_operator.local import container, document, report
 from paceline_operator.local.document import LocalLoad, Phase, UserError
 from paceline_operator.local.load import ClosedLoop
 from paceline_operator.local.passes import Passes
+from paceline_operator.local.ports import Claims
 from paceline_operator.local.record import EngineRecord, PhaseRecord, Record
 from paceline_operator.local.runner import EngineFailedError, Supervisor
 from paceline_operator.local.view import View
@@ -113,14 +114,15 @@ class Run:
         table = decide.settings_of(self._serving.spec).boot_table
         manifests = render(self._serving, table, IMAGES, Tokens(KEY_VERSION, self._token))
         by_kind: dict[str, Manifest] = {manifest["kind"]: manifest for manifest in manifests}
-        taken: set[int] = set()
+        claims = Claims()
+        stack.callback(claims.close)
         for index in range(self._serving.spec.replicas):
             private = Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True))
             )
             folders = container.folders(private, by_kind.get("Secret"))
-            serving_port = self._port(self._options.port or naming.SERVING_PORT, index, taken, "serving")
-            control_port = self._port(CONTROL_PORT, index, taken, "control")
+            serving_port = self._port(self._options.port or naming.SERVING_PORT, index, claims, "serving")
+            control_port = self._port(CONTROL_PORT, index, claims, "control")
             command = container.command(by_kind["Deployment"], index, folders, serving_port, control_port)
             log = container.cache_folder() / "logs" / f"{command.name}-{serving_port}.log"
             self._engines.append(Supervisor(command, private, log, self._clock))
@@ -128,9 +130,9 @@ class Run:
         self._record.engines = [EngineRecord(engine.command.name, engine.pids) for engine in self._engines]
         return [asyncio.create_task(engine.run()) for engine in self._engines]
 
-    def _port(self, wanted: int, index: int, taken: set[int], purpose: str) -> int:
+    def _port(self, wanted: int, index: int, claims: Claims, purpose: str) -> int:
         insist = self._options.port is not None and purpose == "serving"
-        found, free = container.port(wanted + index, taken, insist)
+        found, free = claims.take(wanted + index, insist)
         if not free:
             self._view.say(f"port {wanted + index} is in use, so the {purpose} port is {found}")
         return found

@@ -14,6 +14,8 @@ import httpx
 
 from paceline_operator.clock import Clock
 from paceline_operator.local.container import Command
+from paceline_operator.local.guard import descendants
+from paceline_operator.local.ports import listens
 
 GUARD = "paceline_operator.local.guard"
 GRACE_SECONDS = 15.0
@@ -89,7 +91,8 @@ class Supervisor:
     async def wait_ready(self, seconds: float, show: Callable[[str], None]) -> None:
         """Until /health answers 200; `show` is given the engine's last line meanwhile.
 
-        Raises EngineFailedError with the end of the log where the engine ends or `seconds` pass first.
+        Raises EngineFailedError with the end of the log where the engine ends or `seconds` pass first, and where it is
+        another program that answers.
         """
         deadline = self._clock.monotonic() + seconds
         async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
@@ -99,12 +102,19 @@ class Supervisor:
                 with suppress(httpx.HTTPError):
                     answer = await client.get(f"{self.command.serving_url}/health")
                     if answer.status_code == httpx.codes.OK:
+                        self._check_ours()
                         self._ready = True
                         return
                 if self._clock.monotonic() > deadline:
                     raise EngineFailedError(self._failure(f"was not ready after {seconds:.0f} s"))
                 show(last_line(self.log))
                 await asyncio.sleep(POLL_SECONDS)
+
+    def _check_ours(self) -> None:
+        guard = self._process.pid if self._process else 0
+        if not listens(self.command.serving_port, descendants(guard)):
+            what = f"is not what answers at {self.command.serving_url}: another program took the port. Stop that one, "
+            raise EngineFailedError(self._failure(what + "or give another --port"))
 
     def _failure(self, what: str) -> str:
         end = "\n".join(tail(self.log)[-LAST_LINES:])
