@@ -61,6 +61,15 @@ REFUSED: list[tuple[str, dict[str, Any], Reason, str]] = [
         Reason.INVALID_SPEC,
         "k=3",
     ),
+    (
+        "too many ks in the table",
+        {
+            "engine": {"maxNumSeqs": 1},
+            "tuning": {"mode": "Manual", "table": [{"fromRequests": 1, "k": 3}, {"fromRequests": 2, "k": 1}]},
+        },
+        Reason.LADDER_TOO_LONG,
+        "spec.tuning.table names 2 ks",
+    ),
     ("suffix ladder", {"speculation": SUFFIX, "tuning": {"ladder": [5, 0]}}, Reason.INVALID_SPEC, "suffix"),
     (
         "suffix table",

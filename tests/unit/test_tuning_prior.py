@@ -40,6 +40,19 @@ def test_default_ladder_always_boots(max_tokens: int, max_num_seqs: int) -> None
     assert len(boot_table(ladder, max_num_seqs)) == max_num_seqs + 1
 
 
+@given(st.integers(1, 32), st.integers(1, 300), st.sets(st.integers(0, 32), min_size=1, max_size=8))
+def test_the_default_ladder_has_every_k_of_a_manual_table(max_tokens: int, max_num_seqs: int, ks: set[int]) -> None:
+    ks = {min(k, max_tokens) for k in ks}
+    table = [{"fromRequests": start, "k": k} for start, k in enumerate(ks, start=1)]
+    tuning = {"mode": "Manual", "table": table}
+    speculation = {"method": "ngram", "maxTokens": max_tokens}
+    ladder = ladder_of(spec(speculation=speculation, engine={"maxNumSeqs": max_num_seqs}, tuning=tuning))
+    assert ks <= set(ladder)
+    assert len(ladder) <= max(len(ks), max_num_seqs)
+    if len(ks) <= max_num_seqs:
+        assert len(boot_table(ladder, max_num_seqs)) == max_num_seqs + 1
+
+
 def test_a_given_ladder_is_taken_as_it_is() -> None:
     assert ladder_of(spec(tuning={"ladder": [0, 4, 2]})) == (4, 2, 0)
 

@@ -165,6 +165,12 @@ def _table(spec: ServingSpec) -> Iterator[Finding]:
     ks = {row.k for row in tuning.table}
     if max(ks) > limit:
         yield _invalid(f"spec.tuning.table has k={max(ks)} above spec.speculation.maxTokens {limit}: raise maxTokens")
+    if len(ks) > spec.engine.max_num_seqs:
+        yield Finding(
+            Reason.LADDER_TOO_LONG,
+            f"spec.tuning.table names {len(ks)} ks and spec.engine.maxNumSeqs is {spec.engine.max_num_seqs}: each k "
+            "needs a batch size of its own in the boot schedule; use fewer ks or raise maxNumSeqs",
+        )
     unseeded = sorted(ks - set(tuning.ladder or ks))
     if unseeded:
         yield _invalid(

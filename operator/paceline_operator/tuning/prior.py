@@ -17,9 +17,10 @@ def ladder_of(spec: ServingSpec) -> tuple[int, ...]:
     """Candidate ks, descending: tuning.ladder as given, else chosen from speculation.maxTokens.
 
     The default keeps maxTokens and 0 and thins out between, each k about 0.6 of the one above (5 3 2 1 0; 7 5 3 2 1 0;
-    16 10 6 4 3 2 1 0): neighbours closer than that differ by less than a tie band. It never has more than maxNumSeqs
-    entries (each must own a batch size of the boot schedule); a given ladder may have, and `boot_table` refuses it. A
-    method that cannot change k has a ladder of one.
+    16 10 6 4 3 2 1 0): neighbours closer than that differ by less than a tie band. The ks of tuning.table join it:
+    graphs exist for the ladder alone. It never has more than maxNumSeqs entries (each must own a batch size of the boot
+    schedule) unless the table does; a given ladder may have more, and `boot_table` refuses either. A method that cannot
+    change k has a ladder of one.
     """
     if spec.speculation.method in FIXED_K_METHODS:
         return (spec.speculation.max_tokens,)
@@ -28,9 +29,12 @@ def ladder_of(spec: ServingSpec) -> tuple[int, ...]:
     ladder = [spec.speculation.max_tokens]
     while ladder[-1] > 0:
         ladder.append(min(ladder[-1] - 1, -(-ladder[-1] * 6 // 10)))
-    while len(ladder) > max(1, spec.engine.max_num_seqs):
-        del ladder[-2 if len(ladder) > 2 else -1]
-    return tuple(ladder)
+    asked = {row.k for row in spec.tuning.table or ()}
+    spare = [k for k in ladder if k not in asked]  # what may give way: thin from below, then 0, then maxTokens
+    while spare and len(asked) + len(spare) > max(1, spec.engine.max_num_seqs):
+        inner = [k for k in spare if k not in (0, spec.speculation.max_tokens)]
+        spare.remove(inner[-1] if inner else spare[-1])
+    return tuple(sorted(asked | set(spare), reverse=True))
 
 
 def boot_table(ladder: tuple[int, ...], max_num_seqs: int) -> tuple[int, ...]:
