@@ -28,7 +28,7 @@ from paceline_operator.api.serving import ServingSpec
 from paceline_operator.tuning.decide import settings_of, step
 from paceline_operator.tuning.model import Decision, Engine, Memory, Settings, Step
 
-DATA = Path(__file__).parents[1] / "data" / "tuning"
+DATA = Path(__file__).parents[2] / "benchmarks" / "grids"
 POOR = (0.437, 0.220, 0.119, 0.068, 0.043, 0.027, 0.016)
 GOOD = (0.78, 0.60, 0.46, 0.36, 0.28, 0.22, 0.17)
 
