@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from paceline_operator.cli.replay import replay
 from paceline_operator.local import container
 from paceline_operator.local.document import UserError
 from paceline_operator.local.run import Options, run
@@ -47,6 +48,9 @@ def local(
         view.close()
         typer.echo(f"paceline: {error}", err=True)
         raise typer.Exit(USER_ERROR_STATUS) from None
+
+
+app.command()(replay)
 
 
 @app.command()

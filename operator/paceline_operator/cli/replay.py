@@ -1,0 +1,149 @@
+"""`paceline replay` as a person sees it: progress and a table on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import paceline_operator
+from paceline_operator.replay.ask import Question, material
+from paceline_operator.replay.courses import GRID_SWEEPS
+from paceline_operator.replay.report import SEEDS, Report
+from paceline_operator.replay.report import replay as run
+from paceline_operator.replay.score import Case
+
+USER_ERROR_STATUS = 2
+OWN_TABLES = Path(paceline_operator.__file__).parents[2] / "benchmarks" / "tables"
+"""The project's copy of the published tables, in a checkout."""
+WORKLOAD_WIDTH = 24
+COLUMNS: Mapping[str, Callable[[Case], str]] = {
+    "table": lambda case: case.table_id,
+    "workload": lambda case: case.workload[:WORKLOAD_WIDTH],
+    "load": lambda case: "all" if case.load is None else str(case.load),
+    "steady regret %": lambda case: f"{case.steady_regret_pct:.2f}",
+    "regret %": lambda case: f"{case.regret_pct:.2f}",
+    "of oracle": lambda case: f"{case.oracle_ratio:.4f}",
+    "best fixed k": lambda case: str(case.best_fixed_k),
+    "of that k": lambda case: f"{case.ratio_to_best_fixed:.4f}",
+    "gain kept %": lambda case: _or_dash(case.gain_kept_pct),
+    "below off %": lambda case: _or_dash(case.time_below_off_pct),
+    "changes/h": lambda case: f"{case.changes_per_hour:.1f}",
+}
+
+
+class Sweep(StrEnum):
+    """How the load of a grid goes."""
+
+    WALK = "walk"
+    STEPS = "steps"
+
+
+def replay(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PATH...]", help="Tables (CSV) or folders of them; else the project's own."),
+    ] = None,
+    grid: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Step-cost grid (CSV): concurrency, k, step_ms.")
+    ] = None,
+    acceptance: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Acceptance profiles (CSV) for the grid: dataset, method, k, survival."),
+    ] = None,
+    method: Annotated[str, typer.Option(help="Which rows of --acceptance.")] = "eagle",
+    load: Annotated[Sweep | None, typer.Option(help="How the grid's load goes; else both ways.")] = None,
+    switch: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Workloads that follow one another; else each by itself.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="One seed; else 0 to 9.")] = None,
+    out: Annotated[Path | None, typer.Option("--json", metavar="OUT", help="Write the result as JSON.")] = None,
+    decisions: Annotated[bool, typer.Option("--decisions", help="Tell each decision with its reason.")] = False,
+) -> None:
+    """Run the tuner over published tables or measured grids, and tell how close to the best k it was."""
+    try:
+        if not paths and grid is None:
+            if not OWN_TABLES.is_dir():
+                raise ValueError("name a table or a folder of tables: the project's own are in its repository")
+            paths = [OWN_TABLES]
+        if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
+            raise ValueError(f"--json {out}: is a folder, or its folder is not there")
+        sweeps = (load.value,) if load else GRID_SWEEPS
+        names = tuple(name.strip() for name in switch.split(",")) if switch is not None else ()
+        found = material(Question(tuple(paths or ()), grid, acceptance, method, sweeps, names))
+        for note in found.problems:
+            typer.echo(str(note), err=True)
+        if not found.courses:
+            raise ValueError("nothing to replay: no load with two valid fixed arms in what could be read")
+    except ValueError as error:
+        typer.echo(f"paceline replay: {error}", err=True)
+        raise typer.Exit(USER_ERROR_STATUS) from None
+    seeds = SEEDS if seed is None else (seed,)
+    console = Console()
+    with _progress(console) as done:
+        report = run(
+            found.courses,
+            seeds=seeds,
+            processes=os.cpu_count() or 1,
+            skipped=found.skipped,
+            problems=found.problems,
+            done=done,
+        )
+    result = report.json(decisions=decisions)
+    if out is not None:
+        try:
+            out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        except OSError as error:
+            typer.echo(f"paceline replay: --json {out}: {error.strerror}", err=True)
+            raise typer.Exit(USER_ERROR_STATUS) from None
+    _tell(console, report, result["overall"], decisions=decisions)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[int, int], None]]:
+    if not console.is_terminal:
+        yield lambda _done, _all: None
+        return
+    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("runs", total=None)
+        yield lambda count, total: progress.update(task, completed=count, total=total)
+
+
+def _tell(console: Console, report: Report, overall: Mapping[str, Any], *, decisions: bool) -> None:
+    rows = [[value(case) for value in COLUMNS.values()] for case in report.cases]
+    if console.is_terminal:
+        shown = Table(*COLUMNS)
+        for column in shown.columns[2:]:
+            column.justify = "right"
+        for row in rows:
+            shown.add_row(*row)
+        console.print(shown)
+    else:
+        for row in [list(COLUMNS), *rows]:
+            typer.echo("\t".join(row))
+    if decisions:
+        for one in report.decisions:
+            minutes, seconds = divmod(round(one.at_seconds), 60)
+            place = f"{one.table_id} {one.workload[:WORKLOAD_WIDTH]}".strip()
+            typer.echo(f"{place} {one.sweep} seed {one.seed} {minutes}:{seconds:02d} {one.reason}: {one.message}")
+    for note in report.skipped:
+        typer.echo(f"left out: {note}")
+    typer.echo(
+        f"{overall['cases']} cases: steady regret {overall['steady_mean_regret_pct']:.2f} % on average, "
+        f"{overall['steady_worst_regret_pct']:.2f} % at worst, {overall['within_2pct']} within 2 %; "
+        f"all counted {overall['mean_regret_pct']:.2f} % on average, {overall['worst_regret_pct']:.2f} % at worst"
+    )
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
