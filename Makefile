@@ -36,6 +36,7 @@ lint: environment ## Style, types and import contracts
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy hack/setup/*.py hack/kubernetes/*.py hack/*.py
+	$(BIN)/mypy benchmarks/tuner/*.py benchmarks/decide.py
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: verify
@@ -47,6 +48,10 @@ verify: environment ## Fail where a generated file (CRDs, reference pages) is no
 generate: environment ## Write the generated files
 	$(BIN)/python -m paceline_operator.api.crd --write
 	$(BIN)/python -m hack.reference --write
+
+.PHONY: bench-decide
+bench-decide: environment ## CPU time of the tuner's decisions for a thousand servings
+	$(BIN)/python -m benchmarks.decide
 
 .PHONY: clean
 clean: ## Remove what was built in this clone (the cache is shared between clones and stays)
