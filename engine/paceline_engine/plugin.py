@@ -84,7 +84,7 @@ def paced(base: Any) -> Any:
             hooks = self._paceline.hooks
             step = hooks.completed(self, scheduler_output, model_runner_output)
             outputs = super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)
-            hooks.applied(self, step, model_runner_output)
+            hooks.applied(self, step, model_runner_output, outputs)
             return outputs
 
         def shutdown(self, *args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from paceline_engine.protocol import Policy, Probe
+from paceline_engine.protocol import Policy, Probe, Verification
+
+MAX_BURST_LENGTHS = 4
+"""A burst whose steps do not count (prompts among them, stalls) goes on until enough have, but no longer than this many
+times its length. What it took too much is waited for afterwards, so the share of probing stays what was asked."""
 
 
 class Phase(Enum):
@@ -47,6 +51,8 @@ class LivePolicy:
         self.max_k = max_k
         self.boot = tuple(min(max(int(k), 0), max_k) for k in boot)
         self.plan = Plan(self.boot)
+        self.verification = Verification.ALL
+        """How drafts are verified now; set by whoever changes it."""
         self.k_in_force: int | None = None
         self.steps_by_k = [0] * (max_k + 1)
         self.probe_steps_by_k = [0] * (max_k + 1)
@@ -58,7 +64,11 @@ class LivePolicy:
         self._since_burst = 0
         self._burst_step = 0
         """Steps of the running burst so far; 0 = none runs."""
+        self._burst_lost = 0
+        """Steps of the running burst that did not count."""
         self._burst_k = 0
+        self._debt = 0
+        """Steps to wait longer for the next burst."""
         self._next_probe = 0
 
     def __len__(self) -> int:
@@ -101,10 +111,14 @@ class LivePolicy:
         self.k_in_force = k
         self.steps_by_k[min(k, self.max_k)] += 1
 
+    def lost(self) -> None:
+        """A step of the running burst did not count: make up for it."""
+        self._burst_lost += 1
+
     def _adopt(self, plan: Plan) -> None:
         """A push takes effect at once: dwell is for changes of load. A burst ends unless the new plan probes alike."""
         if plan.probe != self._taken.probe:
-            self._burst_step = 0
+            self._burst_step = self._burst_lost = self._debt = 0
         self._taken = plan
         self._held = None
 
@@ -134,20 +148,22 @@ class LivePolicy:
         if probe is None:
             return table_k, Phase.TABLE
         length = probe.settle_steps + probe.burst_steps
+        quiet = probe.interval_steps - length
+        if self._burst_step >= length + min(self._burst_lost, (MAX_BURST_LENGTHS - 1) * length):
+            self._debt = -(-(self._burst_step - length) * quiet // length)
+            self._burst_step = 0
         if not self._burst_step:
+            self._burst_lost = 0
             self._since_burst += 1
-            if self._since_burst <= probe.interval_steps - length:
+            if self._since_burst <= quiet + self._debt:
                 return table_k, Phase.TABLE
-            self._since_burst = 0
+            self._since_burst = self._debt = 0
             other = self._turn(probe.ks, table_k)
             if other is None:
                 return table_k, Phase.TABLE
             self._burst_k = other
         self._burst_step += 1
-        phase = Phase.SETTLING if self._burst_step <= probe.settle_steps else Phase.PROBE
-        if self._burst_step >= length:
-            self._burst_step = 0
-        return self._burst_k, phase
+        return self._burst_k, Phase.SETTLING if self._burst_step <= probe.settle_steps else Phase.PROBE
 
     def _turn(self, ks: tuple[int, ...], table_k: int) -> int | None:
         """The next k in turn that the table does not draft anyway; None if there is none."""

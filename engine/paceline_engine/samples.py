@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 
 from paceline_engine.policy import Phase
-from paceline_engine.protocol import Gauges, Samples, context_bucket, load_bucket
-from paceline_engine.windows import AcceptanceSum, CostKey, CostSum, Window
+from paceline_engine.protocol import Gauges, Samples, Verification, context_bucket, load_bucket
+from paceline_engine.windows import CROWDED, MAX_CELLS, AcceptanceKey, CostKey, CostSum, Window
 
 WINDOW_SECONDS = 1.0
 IDLE_WINDOW_SECONDS = 0.2
@@ -21,6 +23,16 @@ IDLE_WINDOW_SECONDS = 0.2
 trickling requests would empty the ring of its history."""
 RING_WINDOWS = 600
 """Ten minutes of a busy engine: longer than any pause of a reader that is still alive."""
+RING_CELLS = 20_000
+"""Cost cells of all windows in the ring, 14 MB: beyond it the ring is shorter. Thirty a window are many."""
+STALL_FACTOR = 4.0
+"""A step that takes so many times the median of its cell stood still for something else: a kernel compiled at its first
+use, another process. Steps of one cell differ by the width of a bucket, less than twice."""
+OTHER_CELL_FACTOR = 10.0
+"""The same for the first step of a cell, which is measured by the last step of another: from k=0 to k=7 at 256 requests
+it is 7 (H200, benchmarks/results/h200/sweep.csv)."""
+STALLS_IN_A_ROW = 8
+"""So many in a row are no stall but how long steps take now."""
 
 
 @dataclass(slots=True)
@@ -45,10 +57,44 @@ class Step:
     """Draft tokens verified per request, rounded."""
     context: float
     """Mean tokens a request has computed so far."""
+    verification: Verification
+    """How drafts were verified when it was scheduled."""
     excluded: str
     """Why it is in no cost cell; empty where it is."""
     seconds: float = 0.0
     """How long it took; known when it completes."""
+    request_steps: int = 0
+    """Requests whose drafts are counted in the next two; 0 where they are not."""
+    drafted: Sequence[int] = ()
+    accepted: Sequence[int] = ()
+    """Draft tokens by position; known when it completes."""
+
+
+class Pace:
+    """What a step of one cost cell usually takes, in constant memory."""
+
+    __slots__ = ("fresh", "streak", "usual")
+
+    def __init__(self, usual: float) -> None:
+        """`usual`: a first guess, in seconds."""
+        self.usual = usual
+        self.fresh = True
+        self.streak = 0
+
+    def stalled(self, seconds: float) -> bool:
+        """Whether a step took far longer than those before it, and is not the new normal."""
+        if seconds > STALL_FACTOR * self.usual:
+            self.streak += 1
+            if self.streak < STALLS_IN_A_ROW:
+                return True
+            self.usual = seconds
+        elif self.fresh:
+            self.usual = seconds
+        else:  # the median, followed: as many steps lie above where it rests as below
+            self.usual *= 1.05 if seconds > self.usual else 1 / 1.05
+        self.fresh = False
+        self.streak = 0
+        return False
 
 
 class Recorder:
@@ -59,30 +105,49 @@ class Recorder:
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self._open = Window(0.0)
+        self._paces: dict[CostKey, Pace] = {}
+        self._last = inf
+        """Seconds of the last step that counted."""
+        self._key: CostKey | None = None
+        """Of the last step; None when a window begins. The next two are its cell and its pace."""
+        self._cost: CostSum | None = None
+        self._pace = Pace(inf)
 
-    def acceptance(self, step: Step) -> AcceptanceSum:
-        """Where the drafts verified in `step` are counted."""
-        at = (step.k_before, load_bucket(step.sampling))
-        found = self._open.acceptance.get(at)
-        if found is None:
-            found = self._open.acceptance[at] = AcceptanceSum()
-        return found
-
-    def step(self, step: Step, emitted: int) -> None:
-        """Count a completed step that gave `emitted` tokens."""
+    def step(self, step: Step, emitted: int) -> bool:
+        """Count a completed step that gave `emitted` tokens; whether it is in a cost cell."""
         window = self._open
+        load = load_bucket(step.sampling)
         if step.sampling:
             by_k = window.steps_by_k if step.phase is Phase.TABLE else window.probe_steps_by_k
             by_k[step.k] = by_k.get(step.k, 0) + 1
-        if step.excluded:
-            window.excluded[step.excluded] = window.excluded.get(step.excluded, 0) + 1
-            return
-        probe = step.phase is Phase.PROBE
-        key = CostKey(load_bucket(step.sampling), context_bucket(step.context), step.k, step.verified, probe)
-        cost = window.cells.get(key)
-        if cost is None:
-            cost = window.cells[key] = CostSum()
-        cost.step(step.sampling, step.seconds, emitted)
+        if step.request_steps:
+            fate = window.fate(AcceptanceKey(step.k_before, load, step.verification))
+            fate.request_steps += step.request_steps
+            fate.add_positions(step.drafted, step.accepted)
+        excluded = step.excluded
+        if not excluded:
+            probe = step.phase is Phase.PROBE
+            key = CostKey(load, context_bucket(step.context), step.k, step.verified, probe, step.verification)
+            if key != self._key:  # mostly it is: steps come in runs
+                self._key, self._cost, self._pace = key, window.cost(key), self._pace_of(key)
+            if self._pace.stalled(step.seconds):
+                excluded = "stalled"
+            elif self._cost:
+                self._last = step.seconds
+                self._cost.step(step.sampling, step.seconds, emitted)
+                return True
+            else:
+                excluded = CROWDED
+        window.excluded[excluded] = window.excluded.get(excluded, 0) + 1
+        return False
+
+    def _pace_of(self, key: CostKey) -> Pace:
+        pace = self._paces.get(key)
+        if pace is None:
+            if len(self._paces) >= MAX_CELLS:
+                self._paces.clear()
+            pace = self._paces[key] = Pace(self._last * OTHER_CELL_FACTOR / STALL_FACTOR)
+        return pace
 
     def tick(self, now: float, idle: bool) -> None:
         """Seal the window if it is time; called after every completed step."""
@@ -90,6 +155,7 @@ class Recorder:
             self._open.end = now
             self.sealed.append(self._open)
             self._open = Window(now)
+            self._key = None
 
 
 class History:
@@ -103,6 +169,14 @@ class History:
         self._folded = 0
         """Windows in the base: the number of the oldest in the ring."""
         self._ring: deque[Window] = deque()
+        self._cells = 0
+        """Cost cells in the ring."""
+        self._told_lost = 0
+
+    @property
+    def lost_windows(self) -> int:
+        """Windows that readers were told they had lost, since boot."""
+        return self._told_lost
 
     def collect(self) -> None:
         """Take over what the step loop sealed. Called every half second, so that its queue never overflows."""
@@ -113,8 +187,11 @@ class History:
         sealed = self._recorder.sealed
         while sealed:
             self._ring.append(sealed.popleft())
-            if len(self._ring) > RING_WINDOWS:
-                self._base.add(self._ring.popleft())
+            self._cells += len(self._ring[-1].cells)
+            while len(self._ring) > RING_WINDOWS or self._cells > RING_CELLS:
+                oldest = self._ring.popleft()
+                self._cells -= len(oldest.cells)
+                self._base.add(oldest)
                 self._folded += 1
 
     def since(self, cursor: str | None, gauges: Gauges) -> Samples:
@@ -127,6 +204,8 @@ class History:
             windows = list(islice(self._ring, skip, None))
             begin = windows[0].start if windows else self._ring[-1].end if self._ring else 0.0
             total = Window(begin)
+            lost = 0 if start is None else max(0, self._folded - start)
+            self._told_lost += lost
             if start is None:
                 total.start = 0.0
                 total.add(self._base)
@@ -136,11 +215,11 @@ class History:
             boot_id=self._boot_id,
             cursor=f"{self._boot_id}:{end}",
             reset=start is None,
-            lost_windows=0 if start is None else max(0, self._folded - start),
+            lost_windows=lost,
             from_seconds=total.start,
             to_seconds=max(total.start, total.end),
             cells=tuple(cost.cell(key) for key, cost in sorted(total.cells.items())),
-            acceptance=tuple(fate.cell(*at) for at, fate in sorted(total.acceptance.items())),
+            acceptance=tuple(fate.cell(at) for at, fate in sorted(total.acceptance.items())),
             excluded_steps=total.excluded,
             steps_by_k=total.steps_by_k,
             probe_steps_by_k=total.probe_steps_by_k,

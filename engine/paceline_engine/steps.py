@@ -11,8 +11,8 @@ from completion to completion.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from itertools import accumulate, repeat
 from operator import sub
 from time import perf_counter
 from typing import Any
@@ -20,7 +20,10 @@ from typing import Any
 from paceline_engine.policy import LivePolicy, Phase
 from paceline_engine.protocol import MAX_K
 from paceline_engine.samples import Recorder, Step
+from paceline_engine.windows import positions
 
+CONTEXT_STEPS = 16
+"""Steps between two looks at every request's context: it grows by a few tokens a step, buckets are thousands wide."""
 MAX_IN_FLIGHT = 64
 """More steps than any pipeline holds; beyond it the oldest is a step whose completion never came."""
 
@@ -51,6 +54,10 @@ class StepHooks:
         self._idle = True
         self._in_flight: deque[Step] = deque(maxlen=MAX_IN_FLIGHT)
         self._ks: deque[int] = deque(maxlen=lag)
+        self._context = 0.0
+        self._context_due = 0
+        """Decode steps until the mean context is computed anew."""
+        self._stats_have_positions = True
         self._prefilling: set[str] = set()
         """Requests seen with prompt tokens left to compute: the only ones that a step can schedule without sampling."""
 
@@ -80,11 +87,11 @@ class StepHooks:
                 self._fail(scheduler, error)
         return None
 
-    def applied(self, scheduler: Any, step: Step | None, result: Any) -> None:
-        """When the scheduler has applied the step's tokens."""
+    def applied(self, scheduler: Any, step: Step | None, result: Any, outputs: Any) -> None:
+        """When the scheduler has applied the step's tokens; `outputs` is what it made of them."""
         if self.active and result is not None:
             try:
-                self._applied(scheduler, step, result)
+                self._applied(scheduler, step, result, outputs)
             except Exception as error:
                 self._fail(scheduler, error)
 
@@ -112,6 +119,7 @@ class StepHooks:
         context = 0.0
         if prompt_tokens or verified > MAX_K:
             excluded = "mixed"
+            self._context_due = 0
         elif self._idle:
             excluded = "idle"
         elif phase is Phase.SETTLING:
@@ -120,10 +128,29 @@ class StepHooks:
             excluded = "transition"
         else:
             excluded = ""
-            context = sum(output.scheduled_cached_reqs.num_computed_tokens) / requests
+            if not self._context_due:
+                self._context = sum(output.scheduled_cached_reqs.num_computed_tokens) / requests
+                self._context_due = CONTEXT_STEPS
+            self._context_due -= 1
+            context = self._context
+        if excluded and phase is Phase.PROBE:
+            self.policy.lost()
         overlapped = bool(self._in_flight)
         self._in_flight.append(
-            Step(output, self._started, overlapped, sampling, decoding, k, phase, k_before, verified, context, excluded)
+            Step(
+                output,
+                self._started,
+                overlapped,
+                sampling,
+                decoding,
+                k,
+                phase,
+                k_before,
+                verified,
+                context,
+                self.policy.verification,
+                excluded,
+            )
         )
         self._idle = False
         self.recorder.prompt_tokens += prompt_tokens
@@ -167,34 +194,64 @@ class StepHooks:
         before, self._completed = self._completed, now
         if step is not None:
             step.seconds = max(0.0, now - (before if step.overlapped else step.started))
-            if step.decoding:
-                self._drafts(scheduler, step, output, result)
+            if step.verification is not self.policy.verification:
+                step.excluded = step.excluded or "transition"
+            elif step.decoding:
+                step.request_steps = step.decoding
+                if not self._counted_by_engine(scheduler):
+                    step.drafted, step.accepted = _fates(scheduler, output, result)
         return step
 
-    def _drafts(self, scheduler: Any, step: Step, output: Any, result: Any) -> None:
-        """Count what became of each draft, as the engine's own counters do: aborted requests are not looked at.
+    def _counted_by_engine(self, scheduler: Any) -> bool:
+        """Whether the engine counts drafts itself: the same counts, for which nobody has to look at every request."""
+        return self._stats_have_positions and getattr(scheduler, "log_stats", False)
 
-        The one place that looks at every request of a decoding step, so the loop is in C: 0.3 us a request.
-        """
-        acceptance = self.recorder.acceptance(step)
-        acceptance.request_steps += step.decoding
-        drafts, sampled, alive = output.scheduled_spec_decode_tokens, result.sampled_token_ids, scheduler.requests
-        if not drafts or not sampled:
-            return
-        if not drafts.keys() <= alive.keys():
-            drafts = {req_id: tokens for req_id, tokens in drafts.items() if req_id in alive}
-        drafted = map(len, drafts.values())
-        if output.num_invalid_spec_tokens:  # a grammar cut them before verification
-            drafted = map(sub, drafted, map(output.num_invalid_spec_tokens.get, drafts, repeat(0)))
-        emitted = map(len, map(sampled.__getitem__, map(result.req_id_to_index.__getitem__, drafts)))
-        for (tokens, got), requests in Counter(zip(drafted, emitted, strict=True)).items():
-            if got:
-                acceptance.drafts(tokens, got - 1, requests)
-
-    def _applied(self, scheduler: Any, step: Step | None, result: Any) -> None:
+    def _applied(self, scheduler: Any, step: Step | None, result: Any, outputs: Any) -> None:
         emitted = sum(map(len, result.sampled_token_ids))
         self.recorder.generation_tokens += emitted
         if step is not None:
-            self.recorder.step(step, emitted)
+            if step.request_steps and self._counted_by_engine(scheduler):
+                self._take_stats(step, outputs)
+            if not self.recorder.step(step, emitted) and not step.excluded and step.phase is Phase.PROBE:
+                self.policy.lost()
         self._idle = not scheduler.running and not self._in_flight
         self.recorder.tick(self._clock() - self._boot, self._idle)
+
+    def _take_stats(self, step: Step, outputs: Any) -> None:
+        """What the engine counted in this step: it gives its statistics to one of its front ends."""
+        for output in outputs.values():
+            if output.scheduler_stats is not None:
+                stats = output.scheduler_stats.spec_decoding_stats
+                if stats is None:
+                    return  # nothing was verified
+                if not hasattr(stats, "num_draft_tokens_per_pos"):
+                    self._stats_have_positions = False
+                    step.request_steps = 0
+                    return
+                step.drafted, step.accepted = stats.num_draft_tokens_per_pos, stats.num_accepted_tokens_per_pos
+                return
+
+
+def _fates(scheduler: Any, output: Any, result: Any) -> tuple[Sequence[int], Sequence[int]]:
+    """Draft tokens (verified, accepted) by position, counted as the engine would: aborted requests are not looked at.
+
+    With --disable-log-stats, the one place that looks at every request of a decoding step, so the loops are in C.
+    """
+    drafts, sampled, alive = output.scheduled_spec_decode_tokens, result.sampled_token_ids, scheduler.requests
+    if not drafts or not sampled:
+        return (), ()
+    if not drafts.keys() <= alive.keys():
+        drafts = {req_id: tokens for req_id, tokens in drafts.items() if req_id in alive}
+    if len(drafts) == len(sampled) and not output.num_invalid_spec_tokens:
+        lengths = set(map(len, drafts.values()))
+        k = lengths.pop()
+        if not lengths and k <= MAX_K:  # everybody drafted alike, so it does not matter whose tokens are whose
+            got = bytes(map(len, sampled))
+            most = list(accumulate(map(got.count, range(k + 1))))  # requests that got at most 0, 1, ... k tokens
+            return [len(got) - most[0]] * k, [len(got) - requests for requests in most[1:]]
+    tokens = map(len, drafts.values())
+    if output.num_invalid_spec_tokens:  # a grammar cut them before verification
+        tokens = map(sub, tokens, map(output.num_invalid_spec_tokens.get, drafts, repeat(0)))
+    emitted = map(len, map(sampled.__getitem__, map(result.req_id_to_index.__getitem__, drafts)))
+    pairs = Counter(zip(tokens, emitted, strict=True))
+    return positions({(n, out - 1): count for (n, out), count in pairs.items() if out})

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from math import log
 from typing import NamedTuple, TypeVar
 
-from paceline_engine.protocol import HISTOGRAM_BASE, AcceptanceCell, CostCell
+from paceline_engine.protocol import HISTOGRAM_BASE, MAX_K, AcceptanceCell, CostCell, Verification
 
 _Key = TypeVar("_Key")
 _LOG_BASE = log(HISTOGRAM_BASE)
+MAX_CELLS = 1024
+"""Cost cells of one sum. An engine in service has tens; the loads and ks of a hostile one could make a million."""
+CROWDED = "crowded"
 
 
 class CostKey(NamedTuple):
@@ -19,6 +23,15 @@ class CostKey(NamedTuple):
     k_drafted: int
     k_verified: int
     probe: bool
+    verification: Verification
+
+
+class AcceptanceKey(NamedTuple):
+    """What makes the fates of two drafts comparable. `k` is the one configured when they were made."""
+
+    k: int
+    load: int
+    verification: Verification
 
 
 class CostSum:
@@ -69,33 +82,39 @@ class CostSum:
 class AcceptanceSum:
     """Fate of the drafts made under one configured k, seen at one load."""
 
-    __slots__ = ("fates", "request_steps")
+    __slots__ = ("accepted", "drafted", "request_steps")
 
     def __init__(self) -> None:
         self.request_steps = 0
-        self.fates: dict[tuple[int, int], int] = {}
-        """Drafts by (tokens verified, tokens accepted)."""
+        self.drafted: list[int] = []
+        self.accepted: list[int] = []
+        """Draft tokens by position. Acceptance stops at the first rejection, so neither list ever rises."""
 
-    def drafts(self, drafted: int, accepted: int, requests: int) -> None:
-        """Count drafts of some requests: tokens verified in each, and how many of them from the start were accepted."""
-        self.fates[drafted, accepted] = self.fates.get((drafted, accepted), 0) + requests
+    def add_positions(self, drafted: Iterable[int], accepted: Iterable[int]) -> None:
+        """Count draft tokens by position; each up to its first zero."""
+        for ours, theirs in ((self.drafted, drafted), (self.accepted, accepted)):
+            for at, count in enumerate(theirs):
+                if not count or at >= MAX_K:
+                    break
+                if at < len(ours):
+                    ours[at] += count
+                else:
+                    ours.append(count)
 
     def add(self, other: AcceptanceSum) -> None:
         """Count all of `other`'s drafts too."""
         self.request_steps += other.request_steps
-        add_counts(self.fates, other.fates)
+        self.add_positions(other.drafted, other.accepted)
 
-    def cell(self, k: int, load: int) -> AcceptanceCell:
-        """The same by position, for the wire."""
-        fates = [(drafted, accepted, count) for (drafted, accepted), count in self.fates.items()]
-        positions = range(max([k, *(drafted for drafted, _, _ in fates)]))
+    def cell(self, key: AcceptanceKey) -> AcceptanceCell:
+        """The same for the wire."""
+        positions = max(key.k, len(self.drafted), len(self.accepted))
         return AcceptanceCell(
-            k=k,
-            load=load,
+            **key._asdict(),
             request_steps=self.request_steps,
-            drafts=sum(count for drafted, _, count in fates if drafted),
-            drafted=tuple(sum(count for drafted, _, count in fates if drafted > at) for at in positions),
-            accepted=tuple(sum(count for d, accepted, count in fates if min(d, accepted) > at) for at in positions),
+            drafts=self.drafted[0] if self.drafted else 0,
+            drafted=_padded(self.drafted, positions),
+            accepted=_padded(self.accepted, positions),
         )
 
 
@@ -107,19 +126,36 @@ class Window:
     def __init__(self, start: float) -> None:
         self.start = self.end = start
         self.cells: dict[CostKey, CostSum] = {}
-        self.acceptance: dict[tuple[int, int], AcceptanceSum] = {}
-        """By (configured k, load)."""
+        self.acceptance: dict[AcceptanceKey, AcceptanceSum] = {}
         self.excluded: dict[str, int] = {}
         self.steps_by_k: dict[int, int] = {}
         self.probe_steps_by_k: dict[int, int] = {}
+
+    def cost(self, key: CostKey) -> CostSum | None:
+        """The cell of `key`; None where there are too many already."""
+        found = self.cells.get(key)
+        if found is None and len(self.cells) < MAX_CELLS:
+            found = self.cells[key] = CostSum()
+        return found
+
+    def fate(self, key: AcceptanceKey) -> AcceptanceSum:
+        """Where drafts of `key` are counted."""
+        found = self.acceptance.get(key)
+        if found is None:
+            found = self.acceptance[key] = AcceptanceSum()
+        return found
 
     def add(self, other: Window) -> None:
         """Take in a later window."""
         self.end = other.end
         for key, cost in other.cells.items():
-            self.cells.setdefault(key, CostSum()).add(cost)
+            found = self.cost(key)
+            if found is None:
+                self.excluded[CROWDED] = self.excluded.get(CROWDED, 0) + cost.steps
+            else:
+                found.add(cost)
         for at, fate in other.acceptance.items():
-            self.acceptance.setdefault(at, AcceptanceSum()).add(fate)
+            self.fate(at).add(fate)
         add_counts(self.excluded, other.excluded)
         add_counts(self.steps_by_k, other.steps_by_k)
         add_counts(self.probe_steps_by_k, other.probe_steps_by_k)
@@ -129,3 +165,19 @@ def add_counts(into: dict[_Key, int], counts: dict[_Key, int]) -> None:
     """Add the counts of each key."""
     for key, count in counts.items():
         into[key] = into.get(key, 0) + count
+
+
+def positions(fates: Mapping[tuple[int, int], int]) -> tuple[list[int], list[int]]:
+    """Draft tokens (verified, accepted) by position, from the count of drafts by (tokens verified, tokens accepted)."""
+    length = max((tokens for tokens, _ in fates), default=0)
+    drafted, accepted = [0] * length, [0] * length
+    for (tokens, taken), count in fates.items():
+        for at in range(tokens):
+            drafted[at] += count
+        for at in range(min(tokens, taken)):
+            accepted[at] += count
+    return drafted, accepted
+
+
+def _padded(counts: list[int], length: int) -> tuple[int, ...]:
+    return (*counts, *[0] * (length - len(counts)))

@@ -13,7 +13,9 @@ from tests.unit.engine_parts import MAX_K, Parts
 class Engine:
     """Schedules what it is told, in vLLM's own order of calls, on a clock of its own. In seconds and requests."""
 
-    def __init__(self, *, live: bool = True, lag: int = 1) -> None:
+    def __init__(self, *, live: bool = True, lag: int = 1, stats: bool = False) -> None:
+        """`stats`: count drafts, as vLLM does without --disable-log-stats."""
+        self.log_stats = stats
         self.now = 0.0
         self.parts = Parts()
         self.failures: list[Exception] = []
@@ -74,6 +76,7 @@ class Engine:
             sampled_token_ids=sampled, req_id_to_index={name: at for at, name in enumerate(output.num_scheduled_tokens)}
         )
         step = self.hooks.completed(self, output, result)
+        outputs = {0: SimpleNamespace(scheduler_stats=None), 1: self.count(output, result)}
         for name, tokens in zip(output.num_scheduled_tokens, sampled, strict=True):
             if tokens and (request := self.requests.get(name)):
                 request.num_computed_tokens -= len(output.scheduled_spec_decode_tokens.get(name, ())) + 1 - len(tokens)
@@ -81,7 +84,22 @@ class Engine:
                 request.drafts = output.num_spec_tokens_to_schedule
         if finished:
             self.finish(finished)
-        self.hooks.applied(self, step, result)
+        self.hooks.applied(self, step, result, outputs)
+
+    def count(self, output: Any, result: Any) -> Any:
+        """What vLLM tells a front end, with the statistics of its own loop over the requests."""
+        stats = None
+        for name, draft in output.scheduled_spec_decode_tokens.items():
+            got = result.sampled_token_ids[result.req_id_to_index[name]]
+            if not (self.log_stats and got and name in self.requests):
+                continue
+            if stats is None:
+                stats = SimpleNamespace(num_draft_tokens_per_pos=[0] * MAX_K, num_accepted_tokens_per_pos=[0] * MAX_K)
+            for at in range(len(draft) - (output.num_invalid_spec_tokens or {}).get(name, 0)):
+                stats.num_draft_tokens_per_pos[at] += 1
+            for at in range(len(got) - 1):
+                stats.num_accepted_tokens_per_pos[at] += 1
+        return SimpleNamespace(scheduler_stats=SimpleNamespace(spec_decoding_stats=stats) if self.log_stats else None)
 
     def step(self, seconds: float = 0.01, **how: Any) -> Any:
         """One synchronous step."""

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_engine.policy import Phase
-from paceline_engine.protocol import HISTOGRAM_BASE, Gauges, Samples
+from paceline_engine.protocol import HISTOGRAM_BASE, Gauges, Samples, Verification
 from paceline_engine.samples import IDLE_WINDOW_SECONDS, RING_WINDOWS, WINDOW_SECONDS, History, Recorder, Step
-from paceline_engine.windows import AcceptanceSum, CostSum, Window
+from paceline_engine.windows import AcceptanceKey, AcceptanceSum, CostSum, Window, positions
 
 GAUGES = Gauges(running=0, waiting=0, kv_cache_usage=0, prompt_tokens=0, generation_tokens=0)
 
@@ -28,6 +28,7 @@ def step(
         k_before=k,
         verified=k,
         context=100.0,
+        verification=Verification.ALL,
         excluded=excluded,
         seconds=seconds,
     )
@@ -184,21 +185,18 @@ def test_acceptance_by_position_is_what_counting_one_draft_at_a_time_gives(
     for tokens, taken, requests in drafts:
         taken = min(tokens, taken)
         fate.request_steps += requests
-        fate.drafts(tokens, taken, requests)
+        fate.add_positions(*positions({(tokens, taken): requests}))
         for at in range(tokens):
             drafted[at] += requests
             accepted[at] += requests * (at < taken)
-    cell = fate.cell(k, 4)
+    cell = fate.cell(AcceptanceKey(k, 4, Verification.ALL))
     size = max([k, *(tokens for tokens, _, _ in drafts)])
     assert (cell.drafted, cell.accepted) == (tuple(drafted[:size]), tuple(accepted[:size]))
     assert cell.drafts == sum(requests for tokens, _, requests in drafts if tokens)
 
 
 def test_no_draft_has_more_accepted_than_verified() -> None:
-    fate = AcceptanceSum()
-    fate.drafts(1, 3, 2)
-    cell = fate.cell(3, 1)
-    assert (cell.drafted, cell.accepted) == ((2, 0, 0), (2, 0, 0))
+    assert positions({(1, 3): 2, (0, 0): 5}) == ([2], [2])
 
 
 def test_windows_add_up() -> None:

@@ -202,8 +202,8 @@ def test_a_result_of_another_shape_does_not_reach_the_engine_either() -> None:
     engine.admit("a", prompt=2)
     engine.step(chunks={"a": 2})
     output = engine.schedule()
-    assert engine.hooks.completed(engine, output, SimpleNamespace(sampled_token_ids=[[1]])) is None
-    engine.hooks.applied(engine, None, SimpleNamespace(sampled_token_ids=5))
+    assert engine.hooks.completed(engine, output, SimpleNamespace(req_id_to_index={})) is None
+    engine.hooks.applied(engine, None, SimpleNamespace(sampled_token_ids=5), {})
     assert len(engine.failures) == 1
 
 

@@ -1,0 +1,161 @@
+"""What the plugin's hooks cost a step, on this machine's CPU: steps of 1, 64 and 256 requests replayed through them.
+
+The outputs have the shape of vLLM's with asynchronous scheduling: the next step is scheduled before the last one
+completes, every request drafts k = 3, lengths are drawn from fixed acceptance rates, and a request in 300 tokens ends
+and is followed by another. Microseconds of all four hooks of a step, p50 and p99. With `stats` the scheduler counts
+drafts itself (vLLM's default), without it (--disable-log-stats) the hooks have to. A JSON line for each.
+
+    python -m benchmarks.hooks
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import sys
+from pathlib import Path
+from time import perf_counter_ns
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "engine"))
+
+from paceline_engine.policy import LivePolicy
+from paceline_engine.protocol import Policy, Probe
+from paceline_engine.samples import Recorder
+from paceline_engine.steps import StepHooks
+
+LOADS = (1, 64, 256)
+STEPS = 3000
+K = 3
+MAX_K = 7
+RATES = (0.78, 0.60, 0.46)
+TOKENS = 300
+HOOKS = ("begin", "scheduled", "completed", "applied")
+
+
+class Replay:
+    """A scheduler that does nothing but have steps, and a clock around the hooks."""
+
+    def __init__(self, load: int, *, stats: bool) -> None:
+        """`load` requests; `stats`: whether the scheduler counts drafts."""
+        self.log_stats = stats
+        self.random = random.Random(load)
+        self.policy = LivePolicy((MAX_K,) * 257, MAX_K)
+        self.policy.swap(Policy(generation=1, table=(K,) * 257, probe=Probe(ks=(1, 5))))
+        self.failures: list[Exception] = []
+        self.hooks = StepHooks(self.policy, Recorder(), live=True, on_failure=self.failures.append)
+        self.serial = 0
+        self.requests: dict[str, Any] = {}
+        self.fresh: list[str] = []
+        for _ in range(load):
+            self.admit(self.random.randrange(TOKENS))
+        self.fresh.clear()
+
+    @property
+    def running(self) -> dict[str, Any]:
+        """As long as the load."""
+        return self.requests
+
+    def admit(self, left: int = TOKENS) -> None:
+        """A request of `left` tokens whose prompt is computed in its first step."""
+        self.serial += 1
+        name = f"cmpl-{self.random.getrandbits(128):032x}-{self.serial}"
+        self.requests[name] = SimpleNamespace(
+            num_tokens=100, num_computed_tokens=99, num_output_placeholders=0, left=left, k=K
+        )
+        self.fresh.append(name)
+
+    def schedule(self) -> Any:
+        """Compose the next step."""
+        new, self.fresh = self.fresh, []
+        drafts = {name: [-1] * request.k for name, request in self.requests.items() if request.k and name not in new}
+        scheduled = {name: 1 + len(drafts.get(name, ())) for name in self.requests}
+        return SimpleNamespace(
+            num_scheduled_tokens=scheduled,
+            total_num_scheduled_tokens=sum(scheduled.values()),
+            scheduled_new_reqs=[SimpleNamespace(req_id=name) for name in new],
+            scheduled_cached_reqs=SimpleNamespace(
+                resumed_req_ids=set(), num_computed_tokens=[100 + self.random.randrange(2000) for _ in scheduled]
+            ),
+            scheduled_spec_decode_tokens=drafts,
+            num_invalid_spec_tokens=None,
+            num_spec_tokens_to_schedule=K,
+        )
+
+    def result(self, output: Any) -> Any:
+        """Tokens of a step."""
+        sampled = []
+        for name in output.num_scheduled_tokens:
+            drafted, draw = len(output.scheduled_spec_decode_tokens.get(name, ())), self.random.random()
+            sampled.append([7] * (1 + sum(draw < rate for rate in RATES[:drafted])))
+        index = {name: at for at, name in enumerate(output.num_scheduled_tokens)}
+        return SimpleNamespace(sampled_token_ids=sampled, req_id_to_index=index)
+
+    def apply(self, output: Any, result: Any) -> Any:
+        """What vLLM's update_from_output does, as far as the hooks can see it."""
+        stats = None
+        if self.log_stats:
+            stats = SimpleNamespace(num_draft_tokens_per_pos=[0] * MAX_K, num_accepted_tokens_per_pos=[0] * MAX_K)
+        for name, tokens in zip(output.num_scheduled_tokens, result.sampled_token_ids, strict=True):
+            request = self.requests.get(name)
+            if request is None:
+                continue
+            drafted = len(output.scheduled_spec_decode_tokens.get(name, ()))
+            for at in range(drafted if stats else 0):
+                stats.num_draft_tokens_per_pos[at] += 1
+                stats.num_accepted_tokens_per_pos[at] += at < len(tokens) - 1
+            request.k = output.num_spec_tokens_to_schedule
+            request.left -= len(tokens)
+            if request.left <= 0:
+                del self.requests[name], tokens[request.left + len(tokens) or 1 :]
+                self.admit()
+        return {0: SimpleNamespace(scheduler_stats=SimpleNamespace(spec_decoding_stats=stats) if stats else None)}
+
+    def run(self) -> list[float]:
+        """Microseconds in the hooks of each step."""
+        spent: list[float] = []
+        ahead: list[tuple[Any, int]] = []
+        for _ in range(STEPS):
+            start = perf_counter_ns()
+            self.hooks.begin()
+            took = perf_counter_ns() - start
+            output = self.schedule()
+            start = perf_counter_ns()
+            self.hooks.scheduled(self, output)
+            ahead.append((output, took + perf_counter_ns() - start))
+            if len(ahead) < 2:
+                continue
+            output, took = ahead.pop(0)
+            result = self.result(output)
+            start = perf_counter_ns()
+            step = self.hooks.completed(self, output, result)
+            took += perf_counter_ns() - start
+            outputs = self.apply(output, result)
+            start = perf_counter_ns()
+            self.hooks.applied(self, step, result, outputs)
+            spent.append((took + perf_counter_ns() - start) / 1000)
+            del step  # it holds the step's output, whose end is not the hooks' work
+        assert not self.failures, self.failures
+        return sorted(spent)
+
+
+def main() -> None:
+    """Print a line for each load, with the scheduler's counts and without."""
+    for stats in (True, False):
+        for load in LOADS:
+            times = Replay(load, stats=stats).run()
+            print(
+                json.dumps(
+                    {
+                        "requests": load, "stats": stats, "steps": len(times),
+                        "p50_us": round(times[len(times) // 2], 1), "p99_us": round(times[len(times) * 99 // 100], 1),
+                        "python": platform.python_version(), "machine": platform.machine(),
+                    }
+                )
+            )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
