@@ -26,8 +26,10 @@ from paceline_engine.protocol import (
     ProtocolError,
     Samples,
     State,
+    VerificationState,
 )
 from paceline_engine.samples import History
+from paceline_engine.verification import VerificationControl
 
 log = logging.getLogger("vllm.paceline")
 MAX_PROBLEMS = 5
@@ -55,10 +57,13 @@ class Backend:
         gauges: Callable[[], Gauges],
         boot_id: str,
         engine_version: str,
+        verification: VerificationControl | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`verification`: None where the engine booted without, or where it cannot be changed."""
         self._capabilities = capabilities
         self._policy = policy
+        self._verification = verification
         self._history = history
         self._gauges = gauges
         self._boot_id = boot_id
@@ -87,7 +92,14 @@ class Backend:
             probe_steps_by_k=_counts(self._policy.probe_steps_by_k),
             policy_errors=self._failures,
             probe=plan.probe,
+            adaptive_verification=self._verification_state(),
         )
+
+    def _verification_state(self) -> VerificationState | None:
+        if self._verification is not None:
+            return self._verification.state
+        feature = self._capabilities.adaptive_verification
+        return VerificationState(mode=feature.modes[0]) if feature.present else None
 
     def samples(self, cursor: str | None) -> Samples:
         """Body of `GET /samples?cursor=`."""
@@ -101,9 +113,8 @@ class Backend:
         if problems := list(_problems(policy, self._capabilities)):
             raise Refusal(422, "Invalid", _text(problems))
         with self._push:
-            live = self._capabilities.live_k
-            if not live.supported:
-                raise Refusal(422, "Invalid", f"this engine takes no policy: {live.reason}")
+            if reason := self._untakeable(policy):
+                raise Refusal(422, "Invalid", reason)
             present = self._policy.plan
             if policy.generation < present.generation:
                 raise Refusal(
@@ -118,12 +129,29 @@ class Backend:
                     f"generation {policy.generation} is in force with another body: push a change as a new generation",
                 )
             if policy.generation > present.generation:
+                if self._verification is not None:
+                    self._verification.ask(policy.adaptive_verification, policy.generation)
                 self._policy.swap(policy)
-        return PolicyAck(generation=policy.generation, applied=self._policy.taken)
+        taken = self._policy.taken or not self._capabilities.live_k.supported
+        settled = self._verification is None or self._verification.settled
+        return PolicyAck(generation=policy.generation, applied=taken and settled)
+
+    def _untakeable(self, policy: Policy) -> str:
+        """Why an engine without live k does not take this policy: its verification can be changed, its k cannot."""
+        live = self._capabilities.live_k
+        if live.supported:
+            return ""
+        if not self._capabilities.adaptive_verification.supported:
+            return f"this engine takes no policy: {live.reason}"
+        if policy.probe or policy.table[1:] != self._policy.boot[1:]:
+            return f"this engine takes no table but the one it booted with, and no probe: {live.reason}"
+        return ""
 
     def housekeep(self) -> None:
         """Called every half second or so by whoever serves this backend."""
         self._history.collect()
+        if self._verification is not None:
+            self._verification.tick()
 
     def fail(self, error: Exception) -> None:
         """The step loop's hooks failed and are out: say so from now on."""
@@ -134,6 +162,8 @@ class Backend:
                 update={"live_k": Feature(supported=False, reason=reason)}
             )
             self._policy.restore()
+            if self._verification is not None:
+                self._verification.ask(None, 0)
         log.error("Paceline: %s. The engine runs on with its boot schedule", reason, exc_info=error)
 
     def close(self) -> None:
@@ -200,6 +230,19 @@ def _problems(policy: Policy, engine: Capabilities) -> Iterable[str]:
                 f"probe: settleSteps {probe.settle_steps} + burstSteps {probe.burst_steps} in every "
                 f"{probe.interval_steps} steps is a share of {share:.2f}, the limit is {MAX_PROBE_SHARE}"
             )
+
+    yield from _verification_problems(policy, engine)
+
+
+def _verification_problems(policy: Policy, engine: Capabilities) -> Iterable[str]:
+    asked, feature = policy.adaptive_verification, engine.adaptive_verification
+    if asked is None:
+        return
+    why = f": {feature.reason}" if feature.reason else ""
+    if asked.mode not in feature.modes:
+        yield f"adaptiveVerification.mode: is {asked.mode}, this engine takes {', '.join(feature.modes)}{why}"
+    elif asked.draft_costs and not feature.repriceable:
+        yield f"adaptiveVerification.draftCosts: this engine takes no other costs than those it measured{why}"
 
 
 def _text(problems: list[str]) -> str:

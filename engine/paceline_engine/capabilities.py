@@ -1,12 +1,15 @@
-"""What this engine can do live, probed from the scheduler it built; each absence in words a person can act on."""
+"""What this engine can do live, probed from the objects it built; each absence in words a person can act on."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from paceline_engine.protocol import Capabilities, Feature, VerificationFeature
+from paceline_engine import verification
+from paceline_engine.protocol import Capabilities, Feature, Verification, VerificationFeature
+from paceline_engine.worker import Findings
 
-SEAM = ("schedule", "_update_after_schedule", "update_from_output", "requests", "running")
+SEAM = ("schedule", "_update_after_schedule", "update_from_output", "requests", "running", "dynamic_sd_lookup")
 """What the hooks need of a scheduler. All of it is in every scheduler that vLLM ships since 0.26."""
 FIXED_K_METHODS = frozenset({"suffix", "ngram_gpu", "medusa", "extract_hidden_states"})
 """Their proposers assert k == num_speculative_tokens (vLLM 0.32: v1/spec_decode/, suffix_decoding.py,
@@ -15,47 +18,72 @@ FULL_DRAFT_METHODS_V2 = frozenset({"draft_model", "ngram"})
 """V2 runner: drafts num_speculative_tokens whatever is asked and truncates (v1/worker/gpu/spec_decode)."""
 FIRST_LIVE_V2 = (0, 32)
 """The V2 worker of older releases ignores the k that the scheduler chose."""
+_LIVE_MODES = (Verification.ADAPTIVE, Verification.ALL, Verification.CAPPED)
 
 
-def probe(scheduler: Any, engine_version: str) -> Capabilities:
-    """Capabilities of the engine that owns `scheduler`. Raises whatever a scheduler of another shape makes it raise."""
+def probe(scheduler: Any, engine_version: str, executor: Any = None) -> Capabilities:
+    """Capabilities of the engine that owns `scheduler` and runs its model through `executor`, None if not known.
+
+    Asks the workers. Raises whatever a configuration of another shape makes it raise.
+    """
     config = scheduler.vllm_config
     speculative = config.speculative_config
     max_num_seqs = int(config.scheduler_config.max_num_seqs)
     max_k = int(scheduler.num_spec_tokens) if speculative is not None else 0
-    lookup = scheduler.dynamic_sd_lookup
+    lookup = getattr(scheduler, "dynamic_sd_lookup", None)
     boot = lookup[1 : max_num_seqs + 1] if lookup is not None else [max_k]
+    ladder = tuple(sorted({int(k) for k in boot}, reverse=True))
     runner = "V2" if config.use_v2_model_runner else "V1"
+    found, unseen = _look(executor, ladder, max_num_seqs)
+    api_servers = int(getattr(config.parallel_config, "_api_process_count", 1))
     return Capabilities(
         live_k=_live_k(scheduler, config, runner, engine_version),
-        adaptive_verification=_adaptive_verification(speculative, runner),
+        adaptive_verification=_adaptive_verification(config, runner, found, unseen),
         max_k=max_k,
-        ladder=tuple(sorted({int(k) for k in boot}, reverse=True)),
+        ladder=ladder,
         max_num_seqs=max_num_seqs,
         method=str(speculative.method) if speculative is not None else "",
         runner=runner,
+        attention_backend=found.attention_backend,
+        api_servers=api_servers,
+        graph_requests=found.graph_requests,
+        metrics=_metrics(api_servers),
     )
 
 
 def boot_table(scheduler: Any, capabilities: Capabilities) -> tuple[int, ...]:
     """Dense table (max_num_seqs + 1 entries) that the engine booted with: its schedule, else its one k."""
-    lookup = scheduler.dynamic_sd_lookup
+    lookup = getattr(scheduler, "dynamic_sd_lookup", None)
     if lookup is not None:
         return tuple(int(k) for k in lookup)
     return (capabilities.max_k,) * (capabilities.max_num_seqs + 1)
 
 
+def missing_seam(scheduler: Any) -> list[str]:
+    """What the hooks need and this scheduler has not."""
+    return [name for name in SEAM if not hasattr(scheduler, name)]
+
+
+def _look(executor: Any, ladder: tuple[int, ...], max_num_seqs: int) -> tuple[Findings, str]:
+    """What the workers have, and why that is not known where it is not."""
+    if executor is None:
+        return Findings(), "the engine's executor is not known"
+    if not verification.ordered(executor):
+        return Findings(), f"calls through {type(executor).__name__} are not known to keep their place among the steps"
+    try:
+        return verification.inspect(executor, ladder, max_num_seqs), ""
+    except Exception as error:
+        return Findings(), f"the workers did not answer: {type(error).__name__}: {error}"[:300]
+
+
 def _live_k(scheduler: Any, config: Any, runner: str, engine_version: str) -> Feature:
-    speculative = config.speculative_config
+    speculative, parallel = config.speculative_config, config.parallel_config
     if speculative is None:
         return _absent("the engine was started without --speculative-config")
-    if missing := [name for name in SEAM if not hasattr(scheduler, name)]:
+    if missing := missing_seam(scheduler):
         return _absent(f"the scheduler {type(scheduler).__mro__[1].__qualname__} has no {', '.join(missing)}")
-    ranks = int(config.parallel_config.data_parallel_size)
-    if ranks > 1:
-        return _absent(
-            f"data_parallel_size is {ranks}: ranks that choose different ks hang each other; vLLM drops the schedule"
-        )
+    if reason := _several_schedulers(parallel):
+        return _absent(f"{reason}: ranks that choose different ks hang each other")
     method = str(speculative.method)
     if method in FIXED_K_METHODS:
         return _absent(f"method {method} asserts that k is num_speculative_tokens: another k would end the engine")
@@ -63,7 +91,8 @@ def _live_k(scheduler: Any, config: Any, runner: str, engine_version: str) -> Fe
         return _absent("method custom_class is never told k")
     if scheduler.dynamic_sd_lookup is None:
         return _absent(
-            "the engine was started without num_speculative_tokens_per_batch_size: nothing in it reads k step by step"
+            "nothing in the engine reads k step by step: it was started without num_speculative_tokens_per_batch_size, "
+            "or vLLM dropped it and its log says why"
         )
     if runner == "V2" and _release(engine_version) < FIRST_LIVE_V2:
         return _absent(
@@ -78,29 +107,54 @@ def _live_k(scheduler: Any, config: Any, runner: str, engine_version: str) -> Fe
     return Feature(supported=True)
 
 
-def _adaptive_verification(speculative: Any, runner: str) -> VerificationFeature:
+def _several_schedulers(parallel: Any) -> str:
+    """Why another scheduler decides for the same model, of which this one knows nothing; empty where it is alone."""
+    if (ranks := int(parallel.data_parallel_size)) > 1:
+        return f"data_parallel_size is {ranks}"
+    if getattr(parallel, "distributed_executor_backend", None) == "external_launcher":
+        return "the external launcher gives every rank a scheduler of its own"
+    return ""
+
+
+def _adaptive_verification(config: Any, runner: str, found: Findings, unseen: str) -> VerificationFeature:
+    speculative = config.speculative_config
     if speculative is None:
-        return _fixed("the engine was started without --speculative-config")
+        return VerificationFeature(supported=False, reason="the engine was started without --speculative-config")
     if runner == "V1":
-        return _fixed("the V1 model runner has no adaptive verification")
+        return VerificationFeature(supported=False, reason="the V1 model runner has no adaptive verification")
     if not getattr(speculative, "enable_adaptive_verification", False):
         return VerificationFeature(
             supported=False,
             reason="the engine was started without enable_adaptive_verification: switching it on needs a restart",
         )
-    return VerificationFeature(
-        supported=False, reason="this version of the plugin leaves adaptive verification as the engine booted it"
-    )
+    ranks = int(getattr(config.parallel_config, "world_size", 1))
+    if not (unseen or found.adaptive or found.absent):
+        return VerificationFeature(
+            supported=False,
+            ranks=ranks,
+            reason=f"enable_adaptive_verification is set, but vLLM has none for method {speculative.method} or this "
+            "draft: every draft is verified",
+        )
+    if reason := unseen or found.absent or _several_schedulers(config.parallel_config):
+        return VerificationFeature(
+            supported=False, reason=reason, present=True, modes=(Verification.ADAPTIVE,), ranks=ranks
+        )
+    return VerificationFeature(supported=True, present=True, modes=_LIVE_MODES, repriceable=True, ranks=ranks)
+
+
+def _metrics(api_servers: int) -> Feature:
+    """Whether the API server can show our series: it has to be one, and to load Python plugins."""
+    if os.environ.get("VLLM_USE_RUST_FRONTEND", "0") not in {"", "0"}:
+        return _absent("the Rust front end loads no Python plugin")
+    if api_servers != 1:
+        return _absent(f"{api_servers} API servers share the port: a scrape would count what one of them saw")
+    return Feature(supported=True)
 
 
 def _multi_module(speculative: Any) -> bool:
     """Whether the draft is a chain of MTP modules, which always runs whole."""
     asked = getattr(speculative, "use_multi_module_mtp", None)
     return bool(asked and asked())
-
-
-def _fixed(reason: str) -> VerificationFeature:
-    return VerificationFeature(supported=False, reason=reason)
 
 
 def _absent(reason: str) -> Feature:

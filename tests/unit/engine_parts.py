@@ -11,8 +11,9 @@ from typing import Any
 from paceline_engine.backend import Backend
 from paceline_engine.control import ControlServer
 from paceline_engine.policy import LivePolicy
-from paceline_engine.protocol import Capabilities, Feature, Gauges, VerificationFeature
+from paceline_engine.protocol import Capabilities, Feature, Gauges, Verification, VerificationFeature
 from paceline_engine.samples import History, Recorder
+from paceline_engine.verification import VerificationControl
 
 TOKEN = "0123456789abcdef"
 AUTH = f"Authorization: Bearer {TOKEN}\r\n"
@@ -24,14 +25,26 @@ BOOT = (5, 5, 3, 1, 0)
 class Parts:
     """A policy, a recorder and the backend that shows them, as one engine process has them."""
 
-    def __init__(self, *, live_k: bool = True, clock: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        live_k: bool = True,
+        adaptive: VerificationFeature | None = None,
+        executor: Any = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`executor`: of an engine that booted with adaptive verification."""
         self.policy = LivePolicy(BOOT, MAX_K)
         self.recorder = Recorder()
         self.history = History(self.recorder, "boot")
+        self.verification = VerificationControl(executor, on_mode=lambda _: None) if executor else None
+        if executor:
+            modes = (Verification.ADAPTIVE, Verification.ALL, Verification.CAPPED)
+            adaptive = VerificationFeature(supported=True, present=True, modes=modes, repriceable=True)
         self.backend = Backend(
             capabilities=Capabilities(
                 live_k=Feature(supported=live_k, reason="" if live_k else "no schedule"),
-                adaptive_verification=VerificationFeature(supported=False, reason="V1"),
+                adaptive_verification=adaptive or VerificationFeature(supported=False, reason="V1"),
                 max_k=MAX_K,
                 ladder=(5, 3, 1, 0),
                 max_num_seqs=MAX_NUM_SEQS,
@@ -43,6 +56,7 @@ class Parts:
             gauges=self.gauges,
             boot_id="boot",
             engine_version="0.32.0",
+            verification=self.verification,
             clock=clock,
         )
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from paceline_engine import backend
 from paceline_engine.backend import Refusal
-from paceline_engine.protocol import MAX_BODY_BYTES, Policy
+from paceline_engine.protocol import MAX_BODY_BYTES, Policy, Verification, VerificationFeature
 from tests.unit.engine_parts import BOOT, MAX_K, MAX_NUM_SEQS, Parts
+from tests.unit.engine_workers import UniProcExecutor
 
 GOOD: dict[str, Any] = {"generation": 5, "table": [0, 5, 3, 1, 0], "dwellSteps": 2}
 
@@ -144,6 +145,70 @@ def test_a_plugin_without_its_metadata_says_so(monkeypatch: pytest.MonkeyPatch) 
     assert Parts().backend.state().plugin_version == "unknown"
 
 
+ALL, CAPPED = {"mode": "All"}, {"mode": "Capped", "cap": 4}
+CURVES = {"draftCosts": [{"at": 1, "microseconds": 900}], "verifyCosts": [{"at": 1, "microseconds": 9000}]}
+UNCHANGEABLE = VerificationFeature(supported=False, reason="why", present=True, modes=(Verification.ADAPTIVE,))
+
+
+def test_verification_goes_out_with_its_generation_and_is_applied_when_the_ranks_say_so() -> None:
+    parts = Parts(executor=UniProcExecutor())
+    assert not parts.backend.push(body(adaptiveVerification=CAPPED | CURVES)).applied
+    parts.policy.choose(1, 1)
+    assert not parts.backend.push(body(adaptiveVerification=CAPPED | CURVES)).applied
+    assert parts.verification is not None
+    parts.verification.act()
+    assert parts.backend.push(body(adaptiveVerification=CAPPED | CURVES)).applied
+    shown = parts.backend.state().adaptive_verification
+    assert shown is not None
+    assert (shown.mode, shown.cap, shown.generation, shown.ranks) == (Verification.CAPPED, 4, 5, 1)
+    assert refusal(parts, body(adaptiveVerification=ALL)).status == 409
+
+
+def test_an_engine_that_verifies_all_takes_just_that_and_shows_that_av_is_absent() -> None:
+    parts = Parts()
+    assert parts.backend.push(body(adaptiveVerification=ALL)).generation == 5
+    assert parts.backend.state().adaptive_verification is None
+
+
+def test_an_engine_whose_verification_cannot_be_changed_shows_what_it_does() -> None:
+    shown = Parts(adaptive=UNCHANGEABLE).backend.state().adaptive_verification
+    assert shown is not None
+    assert (shown.mode, shown.ranks) == (Verification.ADAPTIVE, 0)
+
+
+@pytest.mark.parametrize(
+    ("adaptive", "asked", "says"),
+    [
+        (None, {"mode": "Adaptive"}, "adaptiveVerification.mode: is Adaptive, this engine takes All: V1"),
+        (None, CAPPED, "adaptiveVerification.mode: is Capped, this engine takes All: V1"),
+        (None, ALL | CURVES, "adaptiveVerification.draftCosts: this engine takes no other costs"),
+        (UNCHANGEABLE, ALL, "adaptiveVerification.mode: is All, this engine takes Adaptive: why"),
+        (None, {"mode": "Capped"}, "adaptiveVerification: Value error, cap goes with mode Capped"),
+        (None, {"mode": "Off"}, "adaptiveVerification.mode: Input should be"),
+        (None, CAPPED | {"cap": -1}, "adaptiveVerification.cap: Input should be greater than or equal to 0"),
+        (None, ALL | {"draftCosts": CURVES["draftCosts"]}, "draftCosts and verifyCosts go together"),
+        (None, ALL | CURVES | {"verifyCosts": [{"at": 1, "microseconds": 0}]}, "verifyCosts[0].microseconds: Input"),
+    ],
+)
+def test_verification_that_cannot_be_is_refused_with_the_reason(
+    adaptive: VerificationFeature | None, asked: dict[str, Any], says: str
+) -> None:
+    refused = refusal(Parts(adaptive=adaptive), body(adaptiveVerification=asked))
+    assert refused.status == 422
+    assert says in refused.body.message
+
+
+def test_an_engine_with_one_k_takes_verification_with_the_table_it_booted_with() -> None:
+    parts = Parts(live_k=False, executor=UniProcExecutor())
+    for change in ({"table": [0, 5, 3, 1, 1]}, {"probe": {"ks": [1]}}):
+        message = refusal(parts, body(adaptiveVerification=ALL, **change)).body.message
+        assert "no table but the one it booted with, and no probe: no schedule" in message
+    assert not parts.backend.push(body(table=list(BOOT), adaptiveVerification=ALL)).applied
+    assert parts.verification is not None
+    parts.verification.act()
+    assert parts.backend.push(body(table=list(BOOT), adaptiveVerification=ALL)).applied
+
+
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 values = scalars | st.lists(st.integers(-2, MAX_K + 2), min_size=3, max_size=7) | st.dictionaries(st.text(), scalars)
 documents = st.fixed_dictionaries(
@@ -152,6 +217,16 @@ documents = st.fixed_dictionaries(
         "generation": st.integers(-1, 8) | values,
         "table": st.lists(st.integers(-1, MAX_K + 1), min_size=4, max_size=6) | values,
         "dwellSteps": st.integers(0, 300) | values,
+        "adaptiveVerification": st.fixed_dictionaries(
+            {},
+            optional={
+                "mode": st.sampled_from(["All", "Adaptive", "Capped"]) | values,
+                "cap": st.integers(-1, 9) | values,
+                "draftCosts": st.sampled_from([CURVES["draftCosts"], []]) | values,
+                "verifyCosts": st.sampled_from([CURVES["verifyCosts"], []]) | values,
+            },
+        )
+        | values,
         "probe": st.fixed_dictionaries(
             {},
             optional={
@@ -168,7 +243,8 @@ documents = st.fixed_dictionaries(
 
 @given(st.lists(documents.map(json.dumps).map(str.encode) | st.binary(max_size=40), max_size=10))
 def test_whatever_is_pushed_what_is_in_force_is_legal_and_its_generation_never_falls(sent: list[bytes]) -> None:
-    parts = Parts()
+    parts = Parts(executor=UniProcExecutor())
+    assert parts.verification is not None
     for number, one in enumerate(sent):
         before = parts.policy.plan
         refused: Refusal | None = None
@@ -188,3 +264,7 @@ def test_whatever_is_pushed_what_is_in_force_is_legal_and_its_generation_never_f
         assert all(0 <= k <= MAX_K for k in plan.table)
         k, _ = parts.policy.choose(1 + number % MAX_NUM_SEQS, 1)
         assert 0 <= k <= MAX_K
+        parts.verification.act()
+        shown = parts.verification.state
+        asked = plan.policy.adaptive_verification if plan.policy else None
+        assert (shown.mode, shown.error) == (asked.mode if asked else Verification.ADAPTIVE, "")

@@ -20,8 +20,10 @@ from paceline_engine.protocol import (
     ENV_TOKEN_DIRECTORY,
     TOKEN_FILE_CURRENT,
     State,
+    Verification,
 )
 from tests.unit.engine_parts import TOKEN
+from tests.unit.engine_workers import UniProcExecutor, step
 from tests.unit.test_engine_capabilities import LOOKUP
 from tests.unit.test_engine_capabilities import Scheduler as Probed
 
@@ -71,10 +73,17 @@ def scheduler_config(monkeypatch: pytest.MonkeyPatch) -> type:
         def get_scheduler_cls(self) -> Any:
             return Scheduler
 
-    config, version = ModuleType("vllm.config"), ModuleType("vllm.version")
+    class Executor(UniProcExecutor):
+        def __init__(self, vllm_config: Any) -> None:
+            super().__init__()
+            self.vllm_config = vllm_config
+
+    names = ("vllm", "vllm.config", "vllm.version", "vllm.v1", "vllm.v1.executor")
+    vllm, config, version, v1, executor = map(ModuleType, names)
     config.SchedulerConfig = SchedulerConfig  # type: ignore[attr-defined]
     version.__version__ = "0.32.0"  # type: ignore[attr-defined]
-    for module in (ModuleType("vllm"), config, version):
+    executor.Executor = Executor  # type: ignore[attr-defined]
+    for module in (vllm, config, version, v1, executor):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return SchedulerConfig
 
@@ -249,4 +258,118 @@ def test_a_scheduler_without_live_k_keeps_its_schedule_and_is_measured(
     state = State.model_validate(call(scheduler, "/state"))
     assert "suffix asserts" in state.capabilities.live_k.reason
     assert (state.table, state.k_in_force, state.steps_by_k) == (tuple(LOOKUP), 5, {5: 1})
+    scheduler.shutdown()
+
+
+@pytest.fixture
+def adaptive(
+    scheduler_config: type, token: Path, free_port: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Any, Any]]:
+    """A scheduler and the executor of the same engine, which booted with AV."""
+    plugin.register()
+    built = scheduler_config().get_scheduler_cls()
+    other, executor = (sys.modules["vllm.v1.executor"].Executor(object()) for _ in range(2))
+    original = Scheduler.__init__
+
+    def booted(self: Any) -> None:
+        original(self)
+        executor.vllm_config = self.vllm_config
+        self.vllm_config.use_v2_model_runner = True
+        self.vllm_config.speculative_config.method = "eagle"
+        self.vllm_config.speculative_config.enable_adaptive_verification = True
+
+    monkeypatch.setattr(Scheduler, "__init__", booted)
+    scheduler = built()
+    yield scheduler, executor
+    scheduler.shutdown()
+    assert not other.calls
+
+
+def test_verification_is_probed_in_the_workers_and_changed_in_front_of_the_next_step(adaptive: Any) -> None:
+    scheduler, executor = adaptive
+    policy = scheduler._paceline.hooks.policy
+    (rank,) = executor.workers
+    state = State.model_validate(call(scheduler, "/state"))
+    assert state.capabilities.adaptive_verification.supported
+    assert state.adaptive_verification is not None
+    assert state.adaptive_verification.mode is policy.verification is Verification.ADAPTIVE
+    free = step(rank, 8, 3)
+    body = b'{"generation": 1, "table": [0, 1, 0, 0, 0], "adaptiveVerification": {"mode": "%s"}}'
+    assert not call(scheduler, "/policy", body % b"All")["applied"]
+    assert policy.verification is Verification.ADAPTIVE
+    assert step(rank, 8, 3) == free < 24
+    scheduler.schedule()
+    assert policy.verification is Verification.ALL
+    assert step(rank, 8, 3) == 24
+    assert call(scheduler, "/policy", body % b"All")["applied"]
+    for _ in range(3):
+        scheduler.schedule()
+    assert executor.calls == ["inspect", "verify"]
+
+
+def test_a_failing_hook_gives_verification_back_too(adaptive: Any, caplog: pytest.LogCaptureFixture) -> None:
+    scheduler, executor = adaptive
+    call(
+        scheduler,
+        "/policy",
+        b'{"generation": 1, "table": [0, 1, 0, 0, 0], "adaptiveVerification": {"mode": "Capped", "cap": 0}}',
+    )
+    scheduler.schedule()
+    assert step(executor.workers[0], 8, 3) == 0
+    scheduler._paceline.hooks.recorder = None
+    for _ in range(3):
+        scheduler.update_from_output(scheduler.schedule(), SimpleNamespace(sampled_token_ids=[]))
+    assert step(executor.workers[0], 8, 3) > 0
+    state = State.model_validate(call(scheduler, "/state"))
+    assert state.adaptive_verification is not None
+    assert (state.adaptive_verification.mode, state.adaptive_verification.generation) == (Verification.ADAPTIVE, 0)
+
+
+def test_an_executor_that_cannot_be_remembered_is_logged_and_the_rest_works(
+    scheduler_config: type,
+    token: Path,
+    free_port: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.delitem(sys.modules, "vllm.v1.executor")
+    plugin.register()
+    assert "cannot reach the workers" in caplog.text
+    scheduler = scheduler_config().get_scheduler_cls()()
+    assert call(scheduler, "/state")["capabilities"]["liveK"]["supported"]
+    scheduler.shutdown()
+
+
+def test_later_ranks_of_data_parallelism_open_no_port(
+    scheduler_config: type, token: Path, free_port: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.register()
+    original = Scheduler.__init__
+
+    def second(self: Any) -> None:
+        original(self)
+        self.vllm_config.parallel_config.data_parallel_rank_local = 1
+
+    monkeypatch.setattr(Scheduler, "__init__", second)
+    serves_as_booted(scheduler_config().get_scheduler_cls()())
+
+
+@pytest.mark.parametrize("missing", ["requests", "running"])
+def test_a_scheduler_of_another_shape_keeps_its_schedule_and_the_port_says_why(
+    scheduler_config: type, token: Path, free_port: None, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.register()
+    original = Scheduler.__init__
+
+    def without(self: Any) -> None:
+        original(self)
+        delattr(self, missing)
+
+    monkeypatch.setattr(Scheduler, "__init__", without)
+    scheduler = scheduler_config().get_scheduler_cls()()
+    assert scheduler.update_from_output(scheduler.schedule(), SimpleNamespace(sampled_token_ids=[])) == "outputs"
+    state = State.model_validate(call(scheduler, "/state"))
+    assert f"the scheduler Scheduler has no {missing}" in state.capabilities.live_k.reason
+    assert (state.policy_errors, state.table) == (0, tuple(LOOKUP))
+    assert scheduler.dynamic_sd_lookup == LOOKUP
     scheduler.shutdown()
