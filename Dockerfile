@@ -33,9 +33,8 @@ COPY --from=environment /opt/paceline /opt/paceline
 ENV PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 USER=paceline
 USER 65532:65532
 WORKDIR /
-# kopf is process 1 and gets SIGTERM itself.
-ENTRYPOINT ["/opt/paceline/bin/kopf", "run", "--module", "paceline_operator.main"]
-CMD ["--all-namespaces"]
+# The operator is process 1 and gets SIGTERM itself.
+ENTRYPOINT ["/opt/paceline/bin/python", "-m", "paceline_operator"]
 
 # The init container copies /plugin into a volume that any vLLM image finds on its PYTHONPATH.
 FROM ${BUSYBOX_IMAGE} AS plugin

@@ -1,4 +1,4 @@
-"""The operator as kopf runs it: `kopf run -m paceline_operator.main --all-namespaces` (or `--namespace NAME`).
+"""The operator process: `python -m paceline_operator`, configured by environment variables alone.
 
 kopf watches and calls; handlers do nothing but wake. No handler of a kind for which kopf keeps state is used: so it
 adds no finalizer and no annotation, and writes nothing.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import signal
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
@@ -19,7 +21,7 @@ import kopf
 from paceline_operator import health, metrics, naming
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile
-from paceline_operator.clients.kube import Kube, connect
+from paceline_operator.clients.kube import Kube, KubeError, connect
 from paceline_operator.clock import SystemClock
 from paceline_operator.fleet import Fleet, Outcome, Pass, Trigger
 from paceline_operator.judge import judge
@@ -28,6 +30,8 @@ from paceline_operator.reconcile import Hands, ServingPass
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.settings import read as read_settings
 
+logger = logging.getLogger(__name__)
+
 ObjectKey = tuple[str, str, str]
 """(kind, namespace, name)"""
 OVERDUE_LIMIT_SECONDS = 300.0
@@ -35,6 +39,10 @@ OVERDUE_LIMIT_SECONDS = 300.0
 BEAT_SECONDS = 1.0
 SILENCE_LIMIT_SECONDS = 30.0
 """An event loop that did not run for so long does not."""
+KINDS_SECONDS = 10.0
+"""Between two looks at which kinds the cluster has."""
+STEADY_SECONDS = 120.0
+"""A run of this length was a good one: the pause after it begins anew."""
 PLURALS = (naming.PLURAL_SERVING, naming.PLURAL_EXPERIMENT, naming.PLURAL_PROFILE)
 """Of our own kinds. Of those that the cluster does not have, the log says so, and the others are served."""
 CHILDREN = (
@@ -63,7 +71,10 @@ class Operator:
 
     def __init__(self, config: OperatorSettings) -> None:
         """Raises ValueError or OSError where the configuration, or the cluster's address, cannot be used."""
-        self._config = config
+        self.stop_flag = asyncio.Event()
+        """Set: kopf ends its run."""
+        self.started = False
+        self.config = config
         self._clock = SystemClock()
         self._keys = KeyFile(config.master_key_file)
         api = connect()
@@ -92,9 +103,11 @@ class Operator:
     async def start(self) -> None:
         """Open the HTTP port and contend for the Lease."""
         metrics.watch_fleet(self.fleet.overdue, self.fleet.__len__)
-        self._http = health.serve(self._config.http_host, self._config.http_port, self.check)
+        self._http = health.serve(self.config.http_host, self.config.http_port, self.check)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._leadership.run()), loop.create_task(self._heart())]
+        work = (self._leadership.run(), self._heart(), self._watch_kinds())
+        self._tasks = [loop.create_task(coroutine) for coroutine in work]
+        self.started = True
 
     async def stop(self) -> None:
         """Stop acting, release the Lease, close everything."""
@@ -129,7 +142,7 @@ class Operator:
             self.fleet.wake((naming.KIND_SERVING, namespace, serving))
 
     def _watches(self, namespace: str) -> bool:
-        return not self._config.watch_namespaces or namespace in self._config.watch_namespaces
+        return not self.config.watch_namespaces or namespace in self.config.watch_namespaces
 
     def check(self) -> str:
         """What is wrong with this process, empty where nothing is. Called from the HTTP thread."""
@@ -160,6 +173,20 @@ class Operator:
             self._beat = self._clock.monotonic()
             await asyncio.sleep(BEAT_SECONDS)
 
+    async def _watch_kinds(self) -> None:
+        """End the run where the cluster's kinds of ours change: kopf may look for them at its start only."""
+        known: frozenset[str] | None = None
+        while True:
+            with suppress(KubeError):
+                served = await self._kube.served(naming.API_VERSION) & frozenset(PLURALS)
+                if known is not None and served != known:
+                    logger.warning(
+                        "Kinds changed, watching begins anew: before=%s now=%s", sorted(known), sorted(served)
+                    )
+                    self.stop_flag.set()
+                known = served
+            await asyncio.sleep(KINDS_SECONDS)
+
 
 def _as_pass(serving: ServingPass) -> Pass:
     async def run(trigger: Trigger) -> Outcome:
@@ -177,12 +204,7 @@ def login(**arguments: Any) -> kopf.ConnectionInfo | None:
 
 @kopf.on.startup()
 async def startup(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:
-    """Configure kopf, then start. An unusable configuration ends the process here, with its reason."""
-    try:
-        config = read_settings()
-        memo.operator = Operator(config)
-    except (ValueError, OSError) as error:
-        raise kopf.PermanentError(str(error)) from None
+    """Configure kopf, then start."""
     # A line for each event of each pod and for each reading of each engine, which conditions tell better.
     for chatty in ("kopf.objects", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -194,21 +216,25 @@ async def startup(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) ->
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = Patience()
     settings.watching.chunk_size = 500
-    settings.scanning.disabled = bool(config.watch_namespaces)
+    settings.scanning.disabled = bool(memo.operator.config.watch_namespaces)
     # Unused as long as no handler needs state; set before anybody could have any under kopf's own names.
     settings.persistence.finalizer = f"{naming.GROUP}/finalizer"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{naming.GROUP}")
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{naming.GROUP}")
     for group, version, plural in CHILDREN:
         settings.watching.label_selectors[group, version, plural] = naming.LABEL_SERVING
-    await memo.operator.start()
+    # It would kill this process some minutes after a run that failed, whatever runs then.
+    settings.process.ultimate_exiting_timeout = None
+    try:
+        await memo.operator.start()
+    except OSError as error:
+        raise kopf.PermanentError(f"the HTTP port cannot be opened: {error}") from None
 
 
 @kopf.on.cleanup()
 async def cleanup(memo: kopf.Memo, **_: Any) -> None:
     """SIGTERM: stop acting and release the Lease."""
-    if operator := memo.get("operator"):
-        await operator.stop()
+    await memo.operator.stop()
 
 
 async def on_object(
@@ -231,3 +257,47 @@ for _plural in PLURALS:
     kopf.on.event(naming.GROUP, naming.VERSION, _plural)(on_object)
 for _group, _version, _plural in CHILDREN:
     kopf.on.event(_group, _version, _plural, labels={naming.LABEL_SERVING: kopf.PRESENT})(on_child)
+
+
+async def run(config: OperatorSettings) -> None:
+    """Runs of kopf until a signal, one after the other: what was known is seen again in the cluster and the engines.
+
+    kopf gives up all of its watches where one fails for good, as those of a kind do that is deleted from the cluster.
+    Raises what `Operator` raises, and SystemExit where a run does not even start.
+    """
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    pauses = iter(Patience())
+    namespaces = sorted(config.watch_namespaces)
+    while not ended.is_set():
+        operator = Operator(config)
+
+        def end(operator: Operator = operator) -> None:
+            ended.set()
+            operator.stop_flag.set()
+
+        mine, began = asyncio.all_tasks(), loop.time()
+        tasks = await kopf.spawn_tasks(
+            clusterwide=not namespaces, namespaces=namespaces, stop_flag=operator.stop_flag,
+            memo=kopf.Memo(operator=operator),
+        )  # fmt: skip
+        for number in (signal.SIGINT, signal.SIGTERM):  # in place of kopf's own, which a run that is over leaves behind
+            loop.add_signal_handler(number, end)
+        try:
+            await kopf.run_tasks(tasks, ignored=mine)
+        except Exception as error:
+            if not operator.started:
+                raise SystemExit(f"paceline-operator: {error}") from None
+            logger.error("Watching failed and begins anew: error=%r", error)
+        if loop.time() - began > STEADY_SECONDS:
+            pauses = iter(Patience())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), next(pauses))
+
+
+def main() -> None:
+    """Run until SIGTERM. An unusable configuration ends the process with its reason and status 1."""
+    kopf.configure()
+    try:
+        asyncio.run(run(read_settings()))
+    except (ValueError, OSError) as error:
+        sys.exit(f"paceline-operator: {error}")

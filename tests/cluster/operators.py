@@ -191,9 +191,8 @@ def start(
         "PACELINE_IDENTITY": name,
     }
     settings = [f"{variable}={value}" for variable, value in environment.items()]
-    reach = f"--namespace={watch}" if watch else "--all-namespaces"
-    kopf = [sys.executable, "-m", "kopf", "run", "-m", "paceline_operator.main", reach]
-    return Operator(cluster.daemon(name, *settings, *kopf, program="env"), port)
+    command = [sys.executable, "-m", "paceline_operator"]
+    return Operator(cluster.daemon(name, *settings, *command, program="env"), port)
 
 
 def wait_for_leader(*operators: Operator, seconds: float = PATIENCE_SECONDS) -> tuple[Operator, float]:

@@ -98,10 +98,9 @@ def test_the_operator_works_with_the_rights_of_its_service_account_alone(
         }
         if scope == "cluster":
             del environment["PACELINE_WATCH_NAMESPACES"]
-        reach = "--all-namespaces" if scope == "cluster" else f"--namespace={namespace}"
-        kopf = [sys.executable, "-m", "kopf", "run", "--module", "paceline_operator.main", reach]
+        command = [sys.executable, "-m", "paceline_operator"]
         daemon = Daemon(
-            "operator", ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *kopf], tmp_path
+            "operator", ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *command], tmp_path
         )
         try:
             objects = client.CustomObjectsApi(crds.api)

@@ -1,4 +1,4 @@
-"""Experiments and profiles under a real operator: judged, edited, gone; and a cluster without their kinds."""
+"""Experiments and profiles under a real operator: judged, edited, gone; kinds that are not there, come and go."""
 
 from __future__ import annotations
 
@@ -94,3 +94,30 @@ def test_servings_are_served_where_the_other_kinds_are_not(bare: ControlPlane, e
         operator.daemon.stop()
     assert "try creating their CRDs" in operator.log()
     assert "Traceback" not in operator.log(), operator.log()
+
+
+@pytest.mark.parametrize("everywhere", [False, True], ids=["one namespace", "all namespaces"])
+def test_kinds_come_and_go_under_an_operator_that_goes_on(bare: ControlPlane, everywhere: bool) -> None:
+    name = "all-kinds" if everywhere else "one-kinds"
+    place, watch = Place(bare, name), "" if everywhere else name
+    bare.kubectl("create", "namespace", name)
+    crd = CRDS / f"{naming.GROUP}_{naming.PLURAL_EXPERIMENT}.yaml"
+    operator = start(bare, f"operator-{name}", name, account(bare, name, watch=watch), watch=watch)
+    try:
+        place.serve("chat")
+        place.child("Deployment", "chat")
+        for replicas in (2, 3):  # the kind comes, goes, and comes again
+            bare.kubectl("apply", "--server-side", "-f", crd)
+            bare.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", crd)
+            apply(place, EXPERIMENT, {})
+            place.condition("chat", "Accepted", "Valid", of=EXPERIMENT)
+            bare.kubectl("delete", "--wait=true", "-f", crd)
+            place.patch(naming.KIND_SERVING, "chat", {"spec": {"replicas": replicas}})
+
+            def scaled(replicas: int = replicas) -> bool:
+                return bool(place.child("Deployment", "chat")["spec"]["replicas"] == replicas)
+
+            place.wait("servings to be served on", scaled)
+            operator.daemon.check()
+    finally:
+        operator.daemon.stop()

@@ -64,8 +64,8 @@ class Scene:
             "PACELINE_LEASE_SECONDS": "8",
             "PACELINE_IDENTITY": name,
         }
-        kopf = [sys.executable, "-m", "kopf", "run", "--module", "paceline_operator.main", "--all-namespaces"]
-        daemon = Daemon(name, [*self.node.prefix, *kopf], self.node.logs_dir, env=environment)
+        command = [sys.executable, "-m", "paceline_operator"]
+        daemon = Daemon(name, [*self.node.prefix, *command], self.node.logs_dir, env=environment)
         try:
             yield daemon
         finally:

@@ -148,8 +148,9 @@ def test_named_namespaces_get_a_role_each_and_nothing_cluster_wide() -> None:
     everywhere = rights(one(rendered(), "ClusterRole"))
     del everywhere["apiextensions.k8s.io", "customresourcedefinitions"]
     assert rights(roles["a"]) == rights(roles["b"]) == everywhere
-    assert operator("--set=watchNamespaces={a,b}")["args"] == ["--namespace=a", "--namespace=b"]
-    assert operator()["args"] == ["--all-namespaces"]
+    watched = {"name": "PACELINE_WATCH_NAMESPACES", "value": "a,b"}
+    assert watched in operator("--set=watchNamespaces={a,b}")["env"]
+    assert watched["name"] not in {variable["name"] for variable in operator()["env"]}
 
 
 def test_the_master_key_is_usable_kept_and_can_be_ones_own() -> None:

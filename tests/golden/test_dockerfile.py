@@ -24,9 +24,9 @@ def test_bases_are_arguments() -> None:
     assert bases["VLLM_IMAGE"].endswith(settings.DEFAULT_ENGINE_IMAGE)
 
 
-def test_kopf_is_process_1_of_the_operator_and_no_file_of_the_working_directory_is_a_module() -> None:
+def test_the_operator_is_process_1_and_no_file_of_the_working_directory_is_a_module() -> None:
     (entrypoint,) = re.findall(r"^ENTRYPOINT (.*)$", STAGES["operator"], flags=re.MULTILINE)
-    assert json.loads(entrypoint)[1:] == ["run", "--module", "paceline_operator.main"]
+    assert json.loads(entrypoint)[1:] == ["-m", "paceline_operator"]
     (environment,) = re.findall(r"^ENV (.*)$", STAGES["operator"], flags=re.MULTILINE)
     assert {"PYTHONSAFEPATH=1", "USER=paceline"} <= set(environment.split())
 

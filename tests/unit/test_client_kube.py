@@ -160,6 +160,17 @@ async def test_get_of_nothing_is_none(stub: Stub, kube: Kube) -> None:
     assert await kube.get("Deployment", "team", "chat") is None
 
 
+async def test_kinds_of_a_group_are_told_by_plural_and_no_group_has_none(stub: Stub, kube: Kube) -> None:
+    stub.says(200, {"resources": [{"name": "things"}, {"name": "things/status"}]})
+    assert await kube.served("a.b/v1") == {"things", "things/status"}
+    assert stub.requests[0][:2] == ("GET", "/apis/a.b/v1")
+    stub.says(404, {"reason": "NotFound"})
+    assert await kube.served("a.b/v1") == set()
+    stub.says(503, {})
+    with pytest.raises(UnavailableError):
+        await kube.served("a.b/v1")
+
+
 async def test_lists_are_read_to_the_last_page(stub: Stub, kube: Kube) -> None:
     pages = [
         {"metadata": {"continue": "next"}, "items": [{"n": 1}]},

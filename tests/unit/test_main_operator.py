@@ -12,6 +12,7 @@ import pytest
 from kubernetes import client
 
 from paceline_operator import main, naming, settings
+from paceline_operator.clients.kube import UnavailableError
 from paceline_operator.clock import FakeClock
 
 DEMO = (naming.KIND_SERVING, "team", "demo")
@@ -117,10 +118,59 @@ def test_kopf_is_never_out_of_patience() -> None:
     assert not hasattr(main.Patience(), "__len__"), "kopf counts what has a length"
 
 
-async def test_an_unusable_configuration_ends_the_start_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_configuration_ends_the_process_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PACELINE_MASTER_KEY_FILE", raising=False)
-    with pytest.raises(kopf.PermanentError, match="PACELINE_MASTER_KEY_FILE"):
-        await main.startup(memo=kopf.Memo(), settings=kopf.OperatorSettings())
+    monkeypatch.setattr(kopf, "configure", lambda: None)
+    with pytest.raises(SystemExit, match="PACELINE_MASTER_KEY_FILE"):
+        main.main()
+
+
+async def test_a_port_in_use_ends_the_start_with_its_reason(
+    operator: main.Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError("Address already in use")
+
+    monkeypatch.setattr(main.health, "serve", refuse)
+    with pytest.raises(kopf.PermanentError, match="Address already in use"):
+        await main.startup(memo=kopf.Memo(operator=operator), settings=kopf.OperatorSettings())
+    assert not operator.started
+
+
+BOTH, ONE = frozenset(main.PLURALS[:2]), frozenset(main.PLURALS[:1])
+
+
+@pytest.mark.parametrize(
+    ("looks", "ends"),
+    [
+        ((BOTH, BOTH), False),
+        ((BOTH, None, BOTH | {"somebodyelses"}), False),
+        ((BOTH, ONE), True),
+        ((None, ONE, None, BOTH), True),
+    ],
+)
+async def test_a_kind_that_comes_or_goes_ends_the_run_and_a_failed_look_does_not(
+    operator: main.Operator, monkeypatch: pytest.MonkeyPatch, looks: tuple[frozenset[str] | None, ...], ends: bool
+) -> None:
+    left, over = list(looks), asyncio.Event()
+
+    class Looked:
+        async def served(self, _: str) -> frozenset[str]:
+            if not left:
+                over.set()
+                await asyncio.Event().wait()
+            answer = left.pop(0)
+            if answer is None:
+                raise UnavailableError(0, "NoAnswer", "down")
+            return answer
+
+    monkeypatch.setattr(main, "KINDS_SECONDS", 0.0)
+    monkeypatch.setattr(operator, "_kube", Looked())
+    task = asyncio.create_task(operator._watch_kinds())
+    await over.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert operator.stop_flag.is_set() is ends
 
 
 def test_no_handler_is_of_a_kind_that_writes() -> None:

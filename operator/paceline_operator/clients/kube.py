@@ -117,7 +117,7 @@ def connect() -> client.ApiClient:
 
 
 class Kube:
-    """Few verbs, all namespaced. Every method raises a KubeError, and nothing else, when the API does not do it."""
+    """Few verbs. Every method raises a KubeError, and nothing else, when the API does not do it."""
 
     def __init__(
         self,
@@ -195,6 +195,14 @@ class Kube:
             return False
         return True
 
+    async def served(self, group_version: str) -> frozenset[str]:
+        """Plurals of the kinds that the API has in this group and version: empty where it has none."""
+        try:
+            found = await self._send("GET", f"/apis/{group_version}", f"GET kinds of {group_version}")
+        except NotFoundError:
+            return frozenset()
+        return frozenset(str(kind.get("name")) for kind in found.get("resources") or [])
+
     async def _call(
         self,
         method: str,
@@ -208,14 +216,16 @@ class Kube:
         group_version, plural = RESOURCES[kind]
         prefix = "/api" if "/" not in group_version else "/apis"
         path = "/".join(p for p in (prefix, group_version, "namespaces", namespace, plural, name, subresource) if p)
-        url = f"{path}?{urlencode(query)}" if query else path
+        where = f"{method} {kind} {namespace}/{name or '*'}" + (f" {subresource}" if subresource else "")
+        return await self._send(method, f"{path}?{urlencode(query)}" if query else path, where, kind, body)
+
+    async def _send(self, method: str, url: str, where: str, kind: str = "", body: Object | None = None) -> Object:
         async with self._slots:
             # Shielded: a request on its way cannot be called back, and whoever cancels must know that it ended.
             call = asyncio.get_running_loop().run_in_executor(self._threads, self._request, method, url, body)
             status, answer, retry_after = await _finish(call)
         if method != "GET":
             metrics.API_WRITES.labels(kind, method, str(status)).inc()
-        where = f"{method} {kind} {namespace}/{name or '*'}" + (f" {subresource}" if subresource else "")
         return _result(status, answer, retry_after, where)
 
     def _request(self, method: str, url: str, body: Object | None) -> tuple[int, bytes, str | None]:

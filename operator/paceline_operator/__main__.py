@@ -1,0 +1,5 @@
+"""`python -m paceline_operator` runs the operator."""
+
+from paceline_operator.main import main
+
+main()
