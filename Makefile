@@ -30,6 +30,10 @@ test: setup ## All tests that need no GPU
 unit: environment ## The tests that start nothing
 	$(BIN)/pytest $(QUICK)
 
+.PHONY: soak
+soak: environment model ## Ten minutes of a real engine under load, another policy every second
+	$(BIN)/python -m benchmarks.soak
+
 .PHONY: lint
 lint: environment ## Style, types and import contracts
 	$(BIN)/ruff check
