@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +13,13 @@ from paceline_engine.protocol import derive_token
 from paceline_operator import naming
 from paceline_operator.clients.keys import key_version
 from paceline_operator.plan import CHILD_KINDS
-from tests.cluster.operators import KEY, Operator, Place, account, start, wait_for_leader
-from tests.harness.controlplane import ControlPlane
+from tests.cluster.operators import KEY, Place
 
 # The minute that test_two_operators.py looks back on passes while these tests run.
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("quiet_minute")]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "minimal.yaml"
 SECRET = f"token-{key_version(KEY.encode())}"
-
-
-@pytest.fixture(scope="module")
-def operator(crds: ControlPlane, module_namespace: str) -> Iterator[Operator]:
-    """For all namespaces, with the chart's ClusterRole."""
-    started = start(crds, "operator", module_namespace, account(crds, module_namespace))
-    wait_for_leader(started)
-    yield started
-    started.daemon.stop()
-    assert "Traceback" not in started.log(), started.log()
-
-
-@pytest.fixture
-def place(operator: Operator, crds: ControlPlane, namespace: str) -> Place:
-    return Place(crds, namespace)
 
 
 def _settled(place: Place, name: str) -> dict[str, str]:

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from paceline_operator import naming
 from paceline_operator.clients.keys import key_version
-from tests.cluster.operators import KEY, Operator, Place, account, start, wait_for_leader
+from tests.cluster.operators import KEY, Operator, Place
 from tests.cluster.stand_ins import OTHER_TEXT, SPEC, VLLM_TEXT, AtRest, control, metrics, pod_of, run_pod, token
-from tests.harness.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
 
 MANUAL = {**SPEC, "tuning": {**SPEC["tuning"], "mode": "Manual", "table": [{"fromRequests": 1, "k": 3}]}}
 SECRET = f"chat-token-{key_version(KEY.encode())}"
-
-
-@pytest.fixture(scope="module")
-def operator(crds: ControlPlane, module_namespace: str) -> Iterator[Operator]:
-    started = start(crds, "operator-engines", module_namespace, account(crds, module_namespace))
-    wait_for_leader(started)
-    yield started
-    started.daemon.stop()
-    assert "Traceback" not in started.log(), started.log()
-
-
-@pytest.fixture
-def place(operator: Operator, crds: ControlPlane, namespace: str) -> Place:
-    return Place(crds, namespace)
 
 
 @pytest.fixture

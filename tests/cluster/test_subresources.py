@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from kubernetes import client
 
 from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.clients.kube import InvalidError, Kube
 from paceline_operator.naming import API_VERSION, FIELD_MANAGER, GROUP, KIND_SERVING, PLURAL_SERVING, VERSION
 from tests.harness.controlplane import ControlPlane
 from tests.harness.objects import causes, create, thing
@@ -85,6 +87,18 @@ def test_a_status_that_lies_about_its_types_is_refused(
     with pytest.raises(client.ApiException) as refusal:
         apply_status(objects, module_namespace, status(**fields))
     assert f"{field}: " in causes(refusal.value)
+
+
+def test_a_status_value_of_another_type_is_invalid_to_our_client(crds: ControlPlane, namespace: str) -> None:
+    """The API server answers 500: it is told by its text."""
+    create(client.CustomObjectsApi(crds.api), namespace, thing(KIND_SERVING, {}))
+    body = status(policyGeneration="many") | {"metadata": {"name": "chat", "namespace": namespace}}
+    kube = Kube(crds.api)
+    with pytest.raises(InvalidError) as refusal:
+        asyncio.run(kube.apply(body, "status"))
+    kube.close()
+    assert refusal.value.status == 500
+    assert ".status.policyGeneration" in str(refusal.value)
 
 
 def test_an_unknown_status_field_is_pruned(objects: client.CustomObjectsApi, namespace: str) -> None:

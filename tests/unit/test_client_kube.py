@@ -213,6 +213,14 @@ async def test_refusals_are_of_a_few_kinds_and_say_where(
         await kube.get("Deployment", "team", "chat")
 
 
+async def test_a_value_of_the_wrong_type_is_invalid_although_the_server_calls_it_its_own_failure(
+    stub: Stub, kube: Kube
+) -> None:
+    stub.says(500, {"reason": "InternalError", "message": "failed to create typed patch object (team/chat): no"})
+    with pytest.raises(InvalidError, match="typed patch object"):
+        await kube.apply(MANIFEST, "status")
+
+
 async def test_apply_to_a_namespace_that_is_gone_is_an_error(stub: Stub, kube: Kube) -> None:
     stub.says(404, {"reason": "NotFound", "message": 'namespaces "team" not found'})
     with pytest.raises(NotFoundError):

@@ -46,6 +46,10 @@ RESOURCES: Mapping[str, tuple[str, str]] = {
 """Kind to (apiVersion, plural) of all that is read or written."""
 
 
+UNTYPABLE = "failed to create typed patch object"
+"""How the API server begins its answer, HTTP 500, to an apply with a value of another type than the schema has."""
+
+
 @dataclass(eq=False)
 class KubeError(Exception):
     """The API did not do it. `retry_after`: seconds that the server asks to wait, where it said so."""
@@ -73,7 +77,7 @@ class ForbiddenError(KubeError):
 
 
 class InvalidError(KubeError):
-    """400, 413, 415, 422: the server understood and refuses what was sent."""
+    """400, 413, 415, 422, or a value of the wrong type: the server understood and refuses what was sent."""
 
 
 class ThrottledError(KubeError):
@@ -263,9 +267,8 @@ def _result(status: int, answer: bytes, retry_after: str | None, where: str) -> 
         return parsed
     details = parsed if isinstance(parsed, dict) else {}
     message = str(details.get("message") or answer.decode("utf-8", "replace"))[:600]
-    raise _KINDS.get(status, UnavailableError)(
-        status, str(details.get("reason") or "Unknown"), f"{where}: {message}", _seconds(retry_after)
-    )
+    kind = InvalidError if message.startswith(UNTYPABLE) else _KINDS.get(status, UnavailableError)
+    raise kind(status, str(details.get("reason") or "Unknown"), f"{where}: {message}", _seconds(retry_after))
 
 
 def _seconds(header: str | None) -> float | None:
