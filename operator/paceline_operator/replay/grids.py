@@ -14,7 +14,7 @@ from paceline_operator.replay.notes import Note, Sheet, UnreadableError
 from paceline_operator.replay.tables import GRID, LARGEST_LOAD, PROFILE, LeftError, method_of, number, whole
 from paceline_operator.replay.world import Arm
 
-STEP_MS_BOUNDS = (1e-3, 1e6)
+STEP_MS_BOUNDS = (0.05, 1e6)
 
 Grid = Mapping[int, Mapping[int, float]]
 """Step seconds by load and k."""

@@ -1,0 +1,90 @@
+"""`paceline replay` as it is called: folders it has never seen, mistakes of the person, the JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from paceline_operator.cli.app import app
+from paceline_operator.cli.replay import OWN_TABLES
+
+GRIDS = OWN_TABLES.parent / "grids"
+HEAD = "table_id,load_kind,load,arm,k,tok_s\n"
+TABLE = HEAD + "X,batch,4,no_spec,0,100\nX,batch,4,fixed,2,150\n"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process."""
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+
+
+def called(*words: object) -> Result:
+    return CliRunner().invoke(app, ["replay", *map(str, words)])
+
+
+def written(tmp_path: Path, *words: object) -> tuple[Result, dict[str, Any]]:
+    out = tmp_path / "out.json"
+    result = called(*words, "--seed", 0, "--json", out)
+    assert result.exit_code == 0, result.output
+    return result, json.loads(out.read_text())
+
+
+def test_a_folder_it_has_never_seen_just_works(tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    (folder / "a.csv").write_text(TABLE)
+    (folder / "b.csv").write_text(HEAD + "Y,batch,4,fixed,1,200\nY,batch,4,fixed,3,no\nY,batch,4,fixed,2,100\n")
+    (folder / "broken.csv").write_bytes(b"\0\1\2")
+    (folder / "index.csv").write_text("table_id,load,best_k\n")
+    (folder / "rates.csv").write_text(HEAD + "Z,qps,4,fixed,1,200\nZ,qps,4,fixed,3,100\n")
+    result, body = written(tmp_path, folder)
+    assert [(case["table_id"], case["load"]) for case in body["cases"]] == [("X", 4), ("Y", 4)]
+    assert body["overall"]["cases"] == 2
+    assert [(Path(note["file"]).name, note["line"]) for note in body["problems"]] == [("b.csv", 3), ("broken.csv", 1)]
+    assert "rates.csv:2: load in qps" in result.output
+    assert "b.csv:3: tok_s 'no' is not a number" in result.output
+    assert "decisions" not in body
+
+
+def test_a_grid_with_a_switch(tmp_path: Path) -> None:
+    grid, profile = GRIDS / "h200_llama8b_eagle_small.csv", GRIDS / "workload_acceptance.csv"
+    words = ("--grid", grid, "--acceptance", profile, "--switch", "gsm8k,sharegpt", "--load", "steps", "--decisions")
+    result, body = written(tmp_path, *words)
+    (case,) = body["cases"]
+    assert (case["table_id"], case["workload"], case["load"]) == ("h200_llama8b_eagle_small", "gsm8k,sharegpt", None)
+    assert [one["load"] for one in case["loads"]] == [1, 8, 64]
+    assert body["decisions"]
+    assert body["decisions"][0]["message"] in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["/nowhere/at/all.csv"], "nothing to replay"),
+        (["--grid", "g.csv"], "--grid and --acceptance go together"),
+        (["--switch", "a,b"], "--switch goes with --grid"),
+        (["--json", "/nowhere/out.json"], "--json /nowhere/out.json"),
+        (["--grid", str(GRIDS / "poor.csv"), "--acceptance", str(GRIDS / "poor.csv")], "nothing to replay"),
+        (["--seed", "-1"], "Invalid value for '--seed'"),
+    ],
+)
+def test_a_mistake_is_answered_in_words(words: list[str], said: str) -> None:
+    result = called(*words)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert "Traceback" not in result.output
+
+
+def test_what_is_printed_is_one_line_a_case_and_the_sum(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(TABLE)
+    result, _ = written(tmp_path, tmp_path / "a.csv")
+    lines = result.output.splitlines()
+    assert lines[0].split("\t")[:3] == ["table", "workload", "load"]
+    assert lines[1].split("\t")[::2][:2] == ["X", "4"]
+    assert lines[-1].startswith("1 cases: steady regret ")
