@@ -13,10 +13,12 @@ import socket
 import socketserver
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from math import ceil
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -41,6 +43,12 @@ HOUSEKEEPING_SECONDS = 0.5
 LINGER_BYTES = 4 * MAX_BODY_BYTES
 """Read and thrown away after a refusal, so that a peer still sending sees the answer instead of a reset."""
 TOKEN_BYTES = 4096
+PEER_RATE, PEER_BURST = 100.0, 1000.0
+"""Requests a second from one address, and at once. An operator sends three a second; each takes about a millisecond of
+the step loop's interpreter, so a peer gone wild gets a tenth of it at most."""
+TOTAL_RATE, TOTAL_BURST = 200.0, 2000.0
+MAX_PEERS = 256
+"""Addresses remembered: the least recent one is forgotten first."""
 _BUSY_BODY = ProtocolError(reason="NotReady", message=f"{MAX_CONNECTIONS} connections are open already, try again")
 _BUSY_JSON = _BUSY_BODY.model_dump_json(by_alias=True)
 _BUSY = (
@@ -71,6 +79,56 @@ class TokenFiles:
         return tuple(token for token in tokens if token)
 
 
+class TooMany(Refusal):
+    """Come again in `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.retry_after = max(1, ceil(seconds))
+        super().__init__(429, "TooMany", f"too many requests: at most {PEER_RATE:g} a second from one address")
+
+
+class _Bucket:
+    """So many requests at once, so many a second after that."""
+
+    __slots__ = ("_at", "_burst", "_left", "_rate")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._rate, self._burst, self._left, self._at = rate, burst, burst, now
+
+    def wait(self, now: float) -> float:
+        """Seconds until a request is free; 0: take it with `take`."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        self._at = now
+        return max(0.0, (1.0 - self._left) / self._rate)
+
+    def take(self) -> None:
+        """One less."""
+        self._left -= 1.0
+
+
+class Limiter:
+    """How often may be asked: by each peer, and by all of them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._total = _Bucket(TOTAL_RATE, TOTAL_BURST, clock())
+        self._peers: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def check(self, peer: str) -> None:
+        """Count a request of `peer`; raises TooMany where it comes too soon, and then it is not counted."""
+        with self._lock:
+            now = self._clock()
+            bucket = self._peers.pop(peer, None) or _Bucket(PEER_RATE, PEER_BURST, now)
+            self._peers[peer] = bucket
+            if len(self._peers) > MAX_PEERS:
+                self._peers.popitem(last=False)
+            if wait := max(bucket.wait(now), self._total.wait(now)):
+                raise TooMany(wait)
+            bucket.take()
+            self._total.take()
+
+
 class ControlServer:
     """Serves `backend` to whoever shows one of `tokens()`. Start it, read `port`, close it."""
 
@@ -83,8 +141,10 @@ class ControlServer:
         *,
         idle_seconds: float = IDLE_SECONDS,
         deadline_seconds: float = DEADLINE_SECONDS,
+        limiter: Limiter | None = None,
     ) -> None:
         """`port` 0 takes a free one. Nothing is opened yet."""
+        self._limiter = limiter or Limiter()
         self._backend = backend
         self._tokens = tokens
         self._address = (host, port)
@@ -100,7 +160,7 @@ class ControlServer:
         """Listen. Raises OSError where the address cannot be had, TokenMissing where there is no token."""
         if not self._tokens():
             raise TokenMissing
-        self._server = _Server(self._address, self._backend, self._tokens, *self._patience)
+        self._server = _Server(self._address, self._backend, self._tokens, self._limiter, *self._patience)
         threading.Thread(
             target=self._server.serve_forever, args=(HOUSEKEEPING_SECONDS,), name="paceline-control", daemon=True
         ).start()
@@ -124,11 +184,13 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         address: tuple[str, int],
         backend: Backend,
         tokens: Callable[[], tuple[bytes, ...]],
+        limiter: Limiter,
         idle_seconds: float,
         deadline_seconds: float,
     ) -> None:
         self.backend = backend
         self.tokens = tokens
+        self.limiter = limiter
         self.idle_seconds = idle_seconds
         self._deadline_seconds = deadline_seconds
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -177,6 +239,8 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "paceline"
     sys_version = ""
+    default_request_version = "HTTP/1.1"
+    """Taken for lines that are no request: they get a status too, not the bare text of HTTP/0.9."""
 
     def do_GET(self) -> None:
         self._answer(self._get)
@@ -197,11 +261,14 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.backend.push(self._body())
 
     def _answer(self, act: Callable[[str, str], Wire]) -> None:
-        status = HTTPStatus.OK
+        status, retry_after = HTTPStatus.OK, 0
         try:
+            self.server.limiter.check(self.client_address[0])
             self._authorize()
             path, _, query = self.path.partition("?")
             answer = act(path, query)
+        except TooMany as refusal:
+            status, answer, retry_after = HTTPStatus(refusal.status), refusal.body, refusal.retry_after
         except Refusal as refusal:
             status, answer = HTTPStatus(refusal.status), refusal.body
         except OSError:
@@ -210,7 +277,7 @@ class _Handler(BaseHTTPRequestHandler):
             log.exception("Paceline: a control request failed")
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             answer = ProtocolError(reason="Internal", message=f"{type(error).__name__}, see the engine's log")
-        self._send(status, answer)
+        self._send(status, answer, retry_after)
 
     def _authorize(self) -> None:
         scheme, _, shown = self.headers.get("Authorization", "").partition(" ")
@@ -236,12 +303,14 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(400, "Malformed", f"the body ended after {len(body)} of {length} bytes")
         return body
 
-    def _send(self, status: HTTPStatus, answer: Wire) -> None:
+    def _send(self, status: HTTPStatus, answer: Wire, retry_after: int = 0) -> None:
         body = answer.model_dump_json(by_alias=True).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Connection", "close")
+        if retry_after:
+            self.send_header("Retry-After", str(retry_after))
         self.end_headers()
         self.wfile.write(body)
         if status != HTTPStatus.OK:

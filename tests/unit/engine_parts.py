@@ -71,9 +71,9 @@ class Parts:
 
 
 @contextmanager
-def serving(parts: Parts, tokens: tuple[bytes, ...] = (TOKEN.encode(),), **patience: float) -> Iterator[ControlServer]:
+def serving(parts: Parts, tokens: tuple[bytes, ...] = (TOKEN.encode(),), **how: Any) -> Iterator[ControlServer]:
     """A control server on a free port of the loopback interface, closed at the end."""
-    server = ControlServer(parts.backend, lambda: tokens, "127.0.0.1", 0, **patience)
+    server = ControlServer(parts.backend, lambda: tokens, "127.0.0.1", 0, **how)
     server.start()
     try:
         yield server

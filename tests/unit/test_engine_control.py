@@ -5,14 +5,28 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.control import MAX_CONNECTIONS, ControlServer, TokenFiles, TokenMissing
+from paceline_engine.control import (
+    MAX_CONNECTIONS,
+    MAX_PEERS,
+    PEER_BURST,
+    PEER_RATE,
+    TOTAL_BURST,
+    TOTAL_RATE,
+    ControlServer,
+    Limiter,
+    TokenFiles,
+    TokenMissing,
+    TooMany,
+)
 from paceline_engine.protocol import MAX_BODY_BYTES, PolicyAck, ProtocolError, Samples, State
 from tests.unit.engine_parts import AUTH, BOOT, TOKEN, Parts, ask, exchange, serving
 
@@ -223,6 +237,123 @@ def test_no_bytes_take_the_server_down_or_change_the_table(shared: tuple[Parts, 
         assert b" 500 " not in said.split(b"\r\n")[0]
     assert parts.policy.plan is before
     assert ask(server.port, "GET /state")[0] == 200
+
+
+RAW = (
+    b"\x00\xff\xfe\r\n\r\n",
+    b"GET\r\n\r\n",
+    b"GET /state HTTP/9.9\r\n\r\n",
+    b"GET /state HTTP/1.1 extra words\r\n\r\n",
+    b"GET " + b"/" * 70_000 + b" HTTP/1.1\r\n\r\n",
+    b"GET /state HTTP/1.1\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+    b"GET /state HTTP/1.1\r\n" + b"X: x\r\n" * 200 + b"\r\n",
+    b"GET /state HTTP/1.1\r\n: \r\n\r\n",
+    b"PUT /policy HTTP/1.1\r\n" + AUTH.encode() + b"Transfer-Encoding: chunked\r\n\r\nffffffff\r\n" + b"{" * 5000,
+    b"PUT /policy HTTP/1.1\r\n" + AUTH.encode() + b"Content-Length: 9\r\n\r\n" + b"[" * 100_000,
+    b"\r\n" * 5000,
+)
+
+
+@pytest.mark.parametrize("sent", RAW)
+def test_what_is_not_http_gets_a_refusal(shared: tuple[Parts, ControlServer], sent: bytes) -> None:
+    parts, server = shared
+    said = exchange(server.port, sent)
+    assert said.split()[1][:1] in (b"4", b"5") if sent.strip() else not said
+    assert parts.policy.plan.generation == 0
+    assert ask(server.port, "GET /state")[0] == 200
+
+
+def test_of_pipelined_requests_the_first_is_answered_and_the_connection_closed() -> None:
+    parts = Parts()
+    one = f"GET /state HTTP/1.1\r\n{AUTH}\r\n"
+    two = f"PUT /policy HTTP/1.1\r\n{AUTH}Content-Length: {len(POLICY)}\r\n\r\n{POLICY}"
+    with serving(parts) as server:
+        said = exchange(server.port, (one + two).encode())
+    assert said.count(b"HTTP/1.1 ") == 1
+    assert parts.policy.plan.generation == 0
+
+
+def test_abuse_leaves_no_thread_and_no_file_behind() -> None:
+    def held() -> tuple[int, int]:
+        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+
+    with serving(Parts(), idle_seconds=0.2, deadline_seconds=0.2) as server:
+        before = held()
+        for sent in RAW * 3:
+            exchange(server.port, sent)
+            socket.create_connection(("127.0.0.1", server.port), timeout=10).close()
+        for _ in range(50):
+            assert ask(server.port, "GET /samples")[0] == 200
+        end = time.monotonic() + 10
+        while held() > before and time.monotonic() < end:
+            ask(server.port, "GET /state")
+        assert held() <= before
+
+
+def test_a_peer_that_asks_too_often_is_told_when_to_come_again_and_others_are_not_hindered() -> None:
+    now = 0.0
+    limiter = Limiter(lambda: now)
+    for _ in range(int(PEER_BURST)):
+        limiter.check("10.0.0.1")
+    with pytest.raises(TooMany) as refusal:
+        limiter.check("10.0.0.1")
+    assert (refusal.value.status, refusal.value.retry_after) == (429, 1)
+    limiter.check("10.0.0.2")
+    now += 1.0
+    for _ in range(int(PEER_RATE)):
+        limiter.check("10.0.0.1")
+    with pytest.raises(TooMany):
+        limiter.check("10.0.0.1")
+
+
+@given(st.lists(st.tuples(st.integers(0, 2000), st.floats(0, 0.02)), max_size=300))
+@settings(deadline=None)
+def test_all_peers_together_have_a_limit_and_only_some_are_remembered(asked: list[tuple[int, float]]) -> None:
+    now = 0.0
+    limiter = Limiter(lambda: now)
+    for address in range(int(TOTAL_BURST)):
+        limiter.check(str(address))
+    answered = 0
+    for peer, pause in asked:
+        now += pause
+        with suppress(TooMany):
+            limiter.check(str(peer))
+            answered += 1
+    assert answered <= now * TOTAL_RATE + 1
+    assert len(limiter._peers) <= MAX_PEERS
+
+
+def test_an_operator_that_asks_thrice_a_second_is_never_refused() -> None:
+    now = 0.0
+    limiter = Limiter(lambda: now)
+    for _ in range(10_000):
+        now += 1 / 3
+        limiter.check("10.0.0.1")
+
+
+def test_too_many_requests_are_answered_with_429_and_a_time() -> None:
+    limiter = Limiter(lambda: 0.0)
+    for _ in range(int(PEER_BURST)):
+        limiter.check("127.0.0.1")
+    with serving(Parts(), limiter=limiter) as server:
+        said = exchange(server.port, f"PUT /policy HTTP/1.1\r\n{AUTH}Content-Length: 2\r\n\r\n{{}}".encode())
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert b" 429 " in head.split(b"\r\n")[0]
+    assert b"Retry-After: 1" in head
+    assert json.loads(body)["reason"] == "TooMany"
+
+
+def test_a_request_under_way_when_the_engine_shuts_down_is_told_so_and_so_are_later_ones() -> None:
+    parts = Parts()
+    with serving(parts) as server:
+        head = f"PUT /policy HTTP/1.1\r\n{AUTH}Content-Length: {len(POLICY)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+            connection.sendall(head.encode())
+            parts.backend.close()
+            connection.sendall(POLICY.encode())
+            assert b" 503 " in connection.recv(100).split(b"\r\n")[0]
+        assert ask(server.port, "GET /state")[0] == 503
+    assert parts.policy.plan.generation == 0
 
 
 def test_a_bug_of_ours_is_an_answer_and_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
