@@ -135,6 +135,8 @@ class FakeEngines:
         """(pod, token, cursor)"""
         self.refuse_pushes = False
         self.max_num_seqs = 256
+        self.boots: dict[str, str] = {}
+        """Boot id of pods that restarted."""
         self._pods: dict[str, str] = {}
 
     async def observe_engine(
@@ -144,7 +146,12 @@ class FakeEngines:
         self._pods[control_url] = name
         if failure := self.failures.get(name):
             return Engine(name=name, failure=failure, failure_message=f"{name} fails")
-        return Engine(name=name, state=self._state(name), samples=_at_rest(cursor))
+        return Engine(name=name, state=self._state(name), samples=_at_rest(cursor, self.boots.get(name, "boot")))
+
+    def restart_engine(self, name: str) -> None:
+        """Another process: nothing was pushed to it."""
+        self.boots[name] = f"{self.boots.get(name, 'boot')}-again"
+        self.policies.pop(name, None)
 
     async def push(self, control_url: str, token: str, policy: Policy) -> PolicyAck | EngineFailure:
         name = self._pods[control_url]
@@ -161,7 +168,7 @@ class FakeEngines:
         return State(
             plugin_version="0.1.0",
             engine_version="0.32.0",
-            boot_id="boot",
+            boot_id=self.boots.get(name, "boot"),
             uptime_seconds=100.0,
             capabilities=Capabilities(
                 live_k=live,
@@ -182,9 +189,9 @@ class FakeEngines:
         )
 
 
-def _at_rest(cursor: str | None) -> Samples:
+def _at_rest(cursor: str | None, boot: str) -> Samples:
     return Samples(
-        boot_id="boot",
+        boot_id=boot,
         cursor="next",
         reset=cursor is None,
         lost_windows=0,

@@ -55,6 +55,17 @@ def token_replaced(name: str, pods: Iterable[str]) -> Event:
     )
 
 
+def engine_lost(pod: str, failure: Reason, message: str, ended: str, last: str) -> Event:
+    """An engine that answered does not any more; `ended` tells how its container ended, empty where it did not."""
+    return Event(WARNING, Reason.ENGINE_LOST, "; ".join(filter(None, [f"{pod}: {failure}", ended, last, message])))
+
+
+def engine_restarted(pod: str, ended: str, last: str) -> Event:
+    """An engine answers as another process than before: what it learnt and ran is gone, and it is told anew."""
+    text = f"{pod} runs as another process and is given the table anew"
+    return Event(WARNING, Reason.ENGINE_RESTARTED, "; ".join(filter(None, [text, ended, f"the one before: {last}"])))
+
+
 def apply_failed(message: str) -> Event:
     """The API server refused a child."""
     return Event(WARNING, Reason.APPLY_FAILED, message)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from paceline_operator.api.serving import ServingStatus
 from paceline_operator.events import Recorder
 from paceline_operator.plan import Applied, ChildKey
+from paceline_operator.sightings import Sighting
 from paceline_operator.tuning.model import Memory
 
 
@@ -33,6 +34,8 @@ class Remembered:
     tuned: object = None
     """What the tuner was asked about last: settings and engines."""
     tuned_at: float = 0.0
+    sightings: dict[str, Sighting] = field(default_factory=dict)
+    """Pod -> what its engine answered last."""
     unsaved: ServingStatus | None = None
     """Status that could not be written: the decisions in it must not be lost."""
     recorder: Recorder = field(default_factory=Recorder)

@@ -119,6 +119,7 @@ class ServingPass:
                 await tokens.forget_previous(hands.kube, memory, secret, ring, targets, len(look.pods), draft.report)
             draft.fields |= tuned.fields
             draft.verdicts += tuned.verdicts
+            draft.report.events += tuned.events
             after = SOON_SECONDS if plan and plan.waits else tuned.after
         else:
             draft.verdicts += verdicts.untuned(Reason.SUSPENDED if suspended else Reason.NOT_ACCEPTED)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator import act, metrics, observe
+from paceline_operator import act, metrics, observe, sightings, verdicts
 from paceline_operator.api.serving import ServingStatus
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, rfc3339
+from paceline_operator.events import Event
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import Object, Target
 from paceline_operator.tuning import decide, explain
@@ -30,6 +31,7 @@ class Retuned:
     """What they answered; empty where they were not asked."""
     fields: dict[str, Any] = field(default_factory=dict)
     verdicts: Sequence[Verdict] = ()
+    events: Sequence[Event] = ()
 
 
 async def retune(
@@ -51,7 +53,9 @@ async def retune(
     if asked == memory.tuned and left > settings.interval_seconds * EARLY_SHARE:
         return Retuned(after=left if targets else None)
     memory.tuned, memory.tuned_at = asked, now
-    engines = await observe.engines(client, targets, pods, memory.tuner)
+    found = await observe.engines(client, targets, pods, memory.tuner)
+    ended = {pod["metadata"]["name"]: verdicts.ended(pod) for pod in pods}
+    engines, memory.sightings, news = sightings.look(memory.sightings, found, ended, rfc3339(clock.now()))
     step = decide.step(settings, memory.tuner, engines, known_generation=previous.policy_generation, now=now)
     memory.tuner = step.memory
     if step.policy and step.push_to:
@@ -68,6 +72,7 @@ async def retune(
         engines=engines,
         fields={name: value for name, value in told.items() if name != "conditions"},
         verdicts=[Verdict(*verdict) for verdict in told["conditions"]],
+        events=news,
     )
 
 

@@ -46,6 +46,9 @@ class Reason(StrEnum):
     CHILD_CREATED = "ChildCreated"
     CHILD_CORRECTED = "ChildCorrected"
     CHILD_PRUNED = "ChildPruned"
+    # Events about engines
+    ENGINE_LOST = "EngineLost"
+    ENGINE_RESTARTED = "EngineRestarted"
     # MetricsAvailable: each absence has its own reason, and each holds k
     METRICS_FOUND = "MetricsFound"
     NO_PODS = "NoPods"
@@ -72,6 +75,10 @@ class Reason(StrEnum):
     COST = "Cost"
     INCUMBENT = "Incumbent"
     TPOT_LIMIT = "TpotLimit"
+    TTFT_LIMIT = "TtftLimit"
+    BASELINE = "Baseline"
+    ADAPTIVE_VERIFICATION = "AdaptiveVerification"
+    NO_DRAFTER = "NoDrafter"
     HOLDING = "Holding"
     RESTART_TIER = "RestartTier"
     NOT_ACKNOWLEDGED = "NotAcknowledged"

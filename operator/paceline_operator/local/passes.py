@@ -9,11 +9,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from paceline_engine.protocol import PolicyAck
+from paceline_operator import sightings
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, rfc3339
 from paceline_operator.local.record import DecisionRecord, Record
 from paceline_operator.local.runner import Supervisor
+from paceline_operator.replay.traces import Writer
 from paceline_operator.tuning import decide, explain
 from paceline_operator.tuning.model import Engine, Memory, Step
 
@@ -35,6 +37,8 @@ class Passes:
         self.settings = decide.settings_of(spec)
         self.started = self.last = clock.monotonic()
         """When the first pass was due, and when the last was made."""
+        self.trace: Writer | None = None
+        """Is given every pass."""
         self._token = token
         self._engines = engines
         self._record = record
@@ -42,20 +46,34 @@ class Passes:
         self._clock = clock
         self._say = say
         self._memory = Memory()
+        self._sightings: dict[str, sightings.Sighting] = {}
         self._tokens: dict[str, tuple[str, int]] = {}
         """Engine -> boot id and tokens generated since, as read last."""
 
     async def once(self) -> None:
         """One pass."""
-        engines = await asyncio.gather(*(self._observe(engine) for engine in self._engines))
+        found = await asyncio.gather(*(self._observe(engine) for engine in self._engines))
+        engines, self._sightings, news = sightings.look(self._sightings, found, {}, rfc3339(self._clock.now()))
+        for event in news:
+            self._say(f"{event.reason}: {event.message}")
         now = self._clock.monotonic()
         known = self._record.status.policy_generation
+        self._recorded(now, known, engines)
         step = decide.step(self.settings, self._memory, engines, known_generation=known, now=now)
         self._memory = step.memory
         await self._push(step)
         self._tell(step, now)
         self._count(engines, step, now)
         self.last = now
+
+    def _recorded(self, now: float, known: int, engines: Sequence[Engine]) -> None:
+        if self.trace is None:
+            return
+        try:
+            self.trace(now, known, engines)
+        except OSError as error:  # a full disk ends the recording, not the run
+            self.trace = None
+            self._say(f"the trace ends here, it cannot be written: {error.strerror}")
 
     async def _observe(self, engine: Supervisor) -> Engine:
         command = engine.command

@@ -1,0 +1,67 @@
+"""What each engine answered last, so that it can be told when the engine does not answer any more. Pure.
+
+A crashed engine takes its plugin, and what that knew, along: what the operator read before is all that is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from paceline_engine.protocol import Gauges, State
+from paceline_operator import events
+from paceline_operator.tuning.model import Engine
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """An engine's last answer."""
+
+    state: State
+    gauges: Gauges
+    at: str
+    """RFC 3339."""
+    answering: bool = True
+    """Also in the last pass."""
+
+    def __str__(self) -> str:
+        state, gauges = self.state, self.gauges
+        k = "none yet" if state.k_in_force is None else state.k_in_force
+        steps = sum(state.steps_by_k.values()) + sum(state.probe_steps_by_k.values())
+        words = [
+            f"generation {state.generation}",
+            f"k {k}",
+            f"{gauges.running} running and {gauges.waiting} waiting requests",
+            f"{steps} steps",
+        ]
+        if verification := state.adaptive_verification:
+            words.append(f"verification {verification.mode}")
+            words += [f"verification error {verification.error[:200]!r}"] if verification.error else []
+        if state.policy_errors:
+            words.append(f"{state.policy_errors} policy errors")
+        return f"last answer at {self.at}: {', '.join(words)}"
+
+
+def look(
+    before: Mapping[str, Sighting], engines: Sequence[Engine], ended: Mapping[str, str], now_rfc3339: str
+) -> tuple[tuple[Engine, ...], dict[str, Sighting], list[events.Event]]:
+    """Engines (those that fail with their last answer in the message), sightings for the next pass, and news.
+
+    `ended`: how a pod's engine ended last, as its containers tell. Pods that are gone are forgotten.
+    """
+    told: list[Engine] = []
+    after: dict[str, Sighting] = {}
+    news: list[events.Event] = []
+    for engine in engines:
+        last, how = before.get(engine.name), ended.get(engine.name, "")
+        if engine.state is not None and engine.samples is not None:
+            after[engine.name] = Sighting(engine.state, engine.samples.gauges, now_rfc3339)
+            if last and last.state.boot_id != engine.state.boot_id:
+                news.append(events.engine_restarted(engine.name, how, str(last)))
+        elif last:
+            after[engine.name] = replace(last, answering=False)
+            if last.answering and engine.failure:
+                news.append(events.engine_lost(engine.name, engine.failure, engine.failure_message, how, str(last)))
+            engine = replace(engine, failure_message=f"{engine.failure_message}; {last}")
+        told.append(engine)
+    return tuple(told), after, news
