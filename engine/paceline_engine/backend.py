@@ -91,6 +91,7 @@ class Backend:
             steps_by_k=_counts(self._policy.steps_by_k),
             probe_steps_by_k=_counts(self._policy.probe_steps_by_k),
             policy_errors=self._failures,
+            lost_windows=self._history.lost_windows,
             probe=plan.probe,
             adaptive_verification=self._verification_state(),
         )

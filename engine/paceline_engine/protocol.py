@@ -211,7 +211,7 @@ class ProtocolError(Wire):
     """Body of every answer that is not 2xx."""
 
     reason: str
-    """Unauthorized, NotFound, TooLarge, Malformed, OlderGeneration, GenerationConflict, Invalid, NotReady."""
+    """Unauthorized, NotFound, TooLarge, Malformed, OlderGeneration, GenerationConflict, Invalid, NotReady, TooMany."""
     message: str
 
 
@@ -254,6 +254,8 @@ class State(Wire):
     probe_steps_by_k: Counts[int]
     """Steps that drafted k because a probe burst said so, since boot."""
     policy_errors: Count
+    lost_windows: Count = 0
+    """Windows of samples that readers were told they had lost, since boot."""
     probe: Probe | None = None
     """Bursts of the policy in force, as it was pushed: what a restarted operator compares before it pushes again."""
     adaptive_verification: VerificationState | None = None
@@ -327,7 +329,8 @@ class Samples(Wire):
     acceptance: Row[AcceptanceCell]
     excluded_steps: Counts[str]
     """Steps in no cost cell, by why: mixed (with prompt tokens), idle (the first after a pause), settling (the start
-    of a probe burst), transition (drafting another k than it verified)."""
+    of a probe burst), transition (another k or another way of verifying than a step before), stalled (far longer than
+    its cell's steps before it), crowded (too many cells)."""
     steps_by_k: Counts[int]
     """Completed steps by the k they drafted because the table said so, since the cursor."""
     probe_steps_by_k: Counts[int]
