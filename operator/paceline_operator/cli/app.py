@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from paceline_operator.cli.record import record
 from paceline_operator.cli.replay import replay
 from paceline_operator.local import container
 from paceline_operator.local.document import UserError
@@ -51,6 +52,7 @@ def local(
 
 
 app.command()(replay)
+app.command()(record)
 
 
 @app.command()

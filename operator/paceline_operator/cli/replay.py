@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +21,7 @@ from paceline_operator.replay.courses import GRID_SWEEPS
 from paceline_operator.replay.report import SEEDS, Report
 from paceline_operator.replay.report import replay as run
 from paceline_operator.replay.score import Case
+from paceline_operator.replay.traces import Retraced
 
 USER_ERROR_STATUS = 2
 OWN_TABLES = Path(paceline_operator.__file__).parents[2] / "benchmarks" / "tables"
@@ -51,7 +52,7 @@ class Sweep(StrEnum):
 def replay(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[PATH...]", help="Tables (CSV) or folders of them; else the project's own."),
+        typer.Argument(metavar="[PATH...]", help="Tables (CSV), traces (.jsonl), folders; else the project's tables."),
     ] = None,
     grid: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Step-cost grid (CSV): concurrency, k, step_ms.")
@@ -82,8 +83,8 @@ def replay(
         found = material(Question(tuple(paths or ()), grid, acceptance, method, sweeps, names))
         for note in found.problems:
             typer.echo(str(note), err=True)
-        if not found.courses:
-            raise ValueError("nothing to replay: no load with two valid fixed arms in what could be read")
+        if not found.courses and not found.traces:
+            raise ValueError("nothing to replay: no trace, and no load with two valid fixed arms in what could be read")
     except ValueError as error:
         typer.echo(f"paceline replay: {error}", err=True)
         raise typer.Exit(USER_ERROR_STATUS) from None
@@ -94,6 +95,7 @@ def replay(
             found.courses,
             seeds=seeds,
             processes=os.cpu_count() or 1,
+            traces=found.traces,
             skipped=found.skipped,
             problems=found.problems,
             done=done,
@@ -120,29 +122,52 @@ def _progress(console: Console) -> Iterator[Callable[[int, int], None]]:
 
 
 def _tell(console: Console, report: Report, overall: Mapping[str, Any], *, decisions: bool) -> None:
-    rows = [[value(case) for value in COLUMNS.values()] for case in report.cases]
-    if console.is_terminal:
-        shown = Table(*COLUMNS)
-        for column in shown.columns[2:]:
-            column.justify = "right"
-        for row in rows:
-            shown.add_row(*row)
-        console.print(shown)
-    else:
-        for row in [list(COLUMNS), *rows]:
-            typer.echo("\t".join(row))
+    if report.cases:
+        _table(console, [[value(case) for value in COLUMNS.values()] for case in report.cases])
     if decisions:
         for one in report.decisions:
-            minutes, seconds = divmod(round(one.at_seconds), 60)
             place = f"{one.table_id} {one.workload[:WORKLOAD_WIDTH]}".strip()
-            typer.echo(f"{place} {one.sweep} seed {one.seed} {minutes}:{seconds:02d} {one.reason}: {one.message}")
+            typer.echo(f"{place} {one.sweep} seed {one.seed} {_clock(one.at_seconds)} {one.reason}: {one.message}")
+    for trace in report.traces:
+        typer.echo(_traced(trace))
+        for told in trace.decisions if decisions else ():
+            typer.echo(f"{trace.name} {_clock(told['at_seconds'])} {told['reason']}: {told['message']}")
     for note in report.skipped:
         typer.echo(f"left out: {note}")
+    if not report.cases:
+        return
     typer.echo(
         f"{overall['cases']} cases: steady regret {overall['steady_mean_regret_pct']:.2f} % on average, "
         f"{overall['steady_worst_regret_pct']:.2f} % at worst, {overall['within_2pct']} within 2 %; "
         f"all counted {overall['mean_regret_pct']:.2f} % on average, {overall['worst_regret_pct']:.2f} % at worst"
     )
+
+
+def _table(console: Console, rows: Sequence[Sequence[str]]) -> None:
+    if not console.is_terminal:
+        for row in [list(COLUMNS), *rows]:
+            typer.echo("\t".join(row))
+        return
+    shown = Table(*COLUMNS)
+    for column in shown.columns[2:]:
+        column.justify = "right"
+    for row in rows:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def _traced(trace: Retraced) -> str:
+    told = f"{trace.file}: {trace.name}, {trace.passes} passes in {trace.seconds:.0f} s"
+    if trace.same_k_pct is None:
+        return f"{told}: nothing to compare, no load is in it"
+    first = trace.first_difference_seconds
+    apart = "" if first is None else f", the first other one at {_clock(first)}"
+    return f"{told}: the k of the recorded table in {trace.same_k_pct:.1f} % of {trace.compared} passes{apart}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
 
 
 def _or_dash(value: float | None) -> str:

@@ -29,6 +29,7 @@ from paceline_operator.local.ports import Claims
 from paceline_operator.local.record import EngineRecord, PhaseRecord, Record
 from paceline_operator.local.runner import EngineFailedError, Supervisor
 from paceline_operator.local.view import View
+from paceline_operator.replay.traces import Writer
 from paceline_operator.resources import Defaults, Manifest, Tokens, render
 from paceline_operator.tuning import decide
 
@@ -46,6 +47,8 @@ class Options:
     report: Path
     duration: float | None = None
     port: int | None = None
+    trace: Path | None = None
+    """Where every pass is recorded, for `paceline replay`."""
 
 
 async def run(options: Options, view: View, clock: Clock | None = None) -> int:
@@ -53,7 +56,9 @@ async def run(options: Options, view: View, clock: Clock | None = None) -> int:
     serving, load = document.read(options.file)
     if serving.spec.replicas < 1:
         raise UserError(f"{options.file}: spec.replicas is 0: there would be no engine to run")
-    _writable(options.report)
+    _writable("--report", options.report)
+    if options.trace is not None:
+        _writable("--out", options.trace)
     return await Run(options, serving, load, view, clock or SystemClock()).run()
 
 
@@ -73,6 +78,7 @@ class Run:
         self._loop: ClosedLoop | None = None
         self._client = EngineClient()
         self._stop = asyncio.Event()
+        self._trace: Writer | None = None
         self._record = Record(serving, rfc3339(clock.now()), status=serving.status)
 
     async def run(self) -> int:
@@ -83,6 +89,9 @@ class Run:
         status = 0
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._client.close)
+            if self._options.trace is not None:
+                file = stack.enter_context(self._options.trace.open("w"))
+                self._trace = Writer(file, self._serving.metadata.name, self._serving.spec)
             tasks = self._start(stack)
             stack.push_async_callback(self._end, tasks)
             try:
@@ -166,6 +175,7 @@ class Run:
         passes = Passes(
             self._serving.spec, self._token, self._engines, self._record, self._client, self._clock, self._view.say
         )
+        passes.trace = self._trace
         duration = self._options.duration
         end = math.inf if duration is None else passes.started + duration
         phases: Sequence[Phase | None] = self._load.spec.phases if self._load else [None]
@@ -221,7 +231,7 @@ class Run:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _writable(path: Path) -> None:
+def _writable(option: str, path: Path) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(21, "is a folder")
@@ -230,4 +240,4 @@ def _writable(path: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"--report {path}: cannot be written: {error.strerror}") from None
+        raise UserError(f"{option} {path}: cannot be written: {error.strerror}") from None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline_operator.replay import grids, tables
+from paceline_operator.replay import grids, tables, traces
 from paceline_operator.replay.courses import GRID_SWEEPS, Course, of_table
 from paceline_operator.replay.notes import Note
 
@@ -28,9 +28,10 @@ class Question:
 
 @dataclass
 class Material:
-    """Courses, and what was left out of the files or could not be read."""
+    """Courses and traces, and what was left out of the files or could not be read."""
 
     courses: list[Course] = field(default_factory=list)
+    traces: list[traces.Trace] = field(default_factory=list)
     skipped: list[Note] = field(default_factory=list)
     problems: list[Note] = field(default_factory=list)
 
@@ -44,8 +45,14 @@ def material(question: Question, interval_seconds: float = INTERVAL_SECONDS) -> 
     if question.switch and (len(question.switch) < 2 or not all(question.switch)):
         raise ValueError("--switch takes two or more workloads, with commas: --switch gsm8k,sharegpt")
     found = Material()
-    if question.paths:
-        read = tables.read(question.paths)
+    recorded = [file for path in question.paths for file in _traces(path)]
+    for file in recorded:
+        trace, notes = traces.read(file)
+        found.traces += [trace] if trace else []
+        found.problems += notes
+    others = [path for path in question.paths if path not in recorded and not (path.is_dir() and _only_traces(path))]
+    if others:
+        read = tables.read(others)
         found.courses += [course for table in read.tables for course in of_table(table, interval_seconds)]
         found.skipped += read.skipped
         found.problems += read.problems
@@ -60,3 +67,14 @@ def material(question: Question, interval_seconds: float = INTERVAL_SECONDS) -> 
         found.skipped += crossed.skipped
         found.problems += crossed.problems
     return found
+
+
+def _traces(path: Path) -> list[Path]:
+    """A trace itself, or those in a folder."""
+    if path.is_dir():
+        return sorted(path.rglob(f"*{traces.SUFFIX}"))
+    return [path] if path.suffix == traces.SUFFIX else []
+
+
+def _only_traces(folder: Path) -> bool:
+    return bool(_traces(folder)) and not any(folder.rglob("*.csv"))

@@ -15,6 +15,7 @@ from paceline_operator.replay.contest import PacerFactory, Tuner
 from paceline_operator.replay.courses import Course
 from paceline_operator.replay.notes import Note, folded
 from paceline_operator.replay.score import Case, Tally, cases, overall, tallies
+from paceline_operator.replay.traces import Retraced, Trace, retrace
 from paceline_operator.replay.world import run
 
 SEEDS = tuple(range(10))
@@ -89,6 +90,7 @@ class Report:
 
     cases: tuple[Case, ...]
     decisions: tuple[Told, ...]
+    traces: tuple[Retraced, ...] = ()
     skipped: tuple[Note, ...] = ()
     problems: tuple[Note, ...] = ()
 
@@ -98,6 +100,7 @@ class Report:
         return {
             "cases": [case.json() for case in self.cases],
             "overall": overall(self.cases),
+            "traces": [trace.json(decisions=decisions) for trace in self.traces],
             "skipped": [vars(note) for note in self.skipped],
             "problems": [vars(note) for note in self.problems],
             **told,
@@ -115,6 +118,7 @@ def replay(
     seeds: Sequence[int] = SEEDS,
     pacer: PacerFactory = Tuner.of,
     processes: int = 1,
+    traces: Iterable[Trace] = (),
     skipped: Iterable[Note] = (),
     problems: Iterable[Note] = (),
     done: Callable[[int, int], None] = lambda _done, _all: None,
@@ -142,6 +146,7 @@ def replay(
     return Report(
         tuple(found),
         tuple(told for outcome in outcomes for told in outcome.decisions),
+        tuple(map(retrace, traces)),
         folded(skipped),
         folded(problems),
     )

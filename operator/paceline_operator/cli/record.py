@@ -1,0 +1,122 @@
+"""`paceline record`: what a live serving's engines answer, pass by pass, into a trace that `paceline replay` reads.
+
+In a cluster it stands beside the operator, not in its place: it reads with cursors of its own and pushes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from paceline_operator import naming
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.clock import Clock, SystemClock
+from paceline_operator.local import container
+from paceline_operator.local.document import UserError
+from paceline_operator.local.run import Options, run
+from paceline_operator.local.view import PlainView
+from paceline_operator.replay.traces import Writer
+from paceline_operator.tuning.model import Memory
+
+USER_ERROR_STATUS = 2
+
+
+def record(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="TRACE", help="Trace to write, one JSON object a line.")],
+    serving: Annotated[str | None, typer.Argument(help="A SpeculativeServing of the cluster.")] = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="In place of it: run this file's serving on this machine.")
+    ] = None,
+    duration: Annotated[
+        float | None, typer.Option(min=1, help="Seconds; else until Ctrl-C or, with a file, its last phase.")
+    ] = None,
+) -> None:
+    """Record what a serving's engines answer, for `paceline replay`."""
+    try:
+        if (serving is None) == (file is None):
+            raise UserError("name a serving of the cluster, or a file to run with --file")
+        if file is not None:
+            report = container.cache_folder() / "reports" / f"{file.stem}.json"
+            view = PlainView(Console())
+            raise typer.Exit(asyncio.run(run(Options(file, report, duration, trace=out), view)))
+        assert serving is not None
+        passes = asyncio.run(watch(Live(serving, namespace, duration), out, typer.echo))
+        typer.echo(f"{passes} passes in {out}")
+    except UserError as error:
+        typer.echo(f"paceline record: {error}", err=True)
+        raise typer.Exit(USER_ERROR_STATUS) from None
+
+
+@dataclass(frozen=True)
+class Live:
+    """A serving in the cluster, and how long to watch it."""
+
+    name: str
+    namespace: str
+    duration: float | None
+    """Seconds; None = until a signal."""
+
+
+async def watch(live: Live, out: Path, say: Callable[[str], None], clock: Clock | None = None) -> int:
+    """Passes written. Runs where the operator could: with its key file and a way to the pods. Raises UserError."""
+    try:
+        from paceline_operator import observe, settings
+        from paceline_operator.clients.engine import EngineClient
+        from paceline_operator.clients.keys import KeyFile
+        from paceline_operator.clients.kube import Kube, KubeError, connect
+    except ImportError as error:
+        raise UserError(f"a cluster needs the packages of the extra paceline[operator]: {error}") from None
+    clock = clock or SystemClock()
+    passes, memory, ended = 0, Memory(), _signals()
+    kind, at = naming.KIND_SERVING, (live.namespace, live.name)
+    try:
+        keys, kube = KeyFile(settings.read().master_key_file), Kube(connect())
+        raw = await kube.get(kind, *at)
+        if raw is None:
+            raise UserError(f"no {kind} {live.name} in namespace {live.namespace}")
+        spec = SpeculativeServing.model_validate(raw).spec
+        end = clock.monotonic() + live.duration if live.duration is not None else float("inf")
+        async with EngineClient() as client:
+            with out.open("w") as file:
+                write = Writer(file, f"{live.namespace}/{live.name}", spec)
+                while not ended.is_set() and clock.monotonic() < end:
+                    try:
+                        raw = await kube.get(kind, *at) or raw
+                        pods = (await observe.surroundings(kube, raw, None)).pods
+                    except KubeError as error:
+                        say(f"no look at the pods: {error}")
+                    else:
+                        targets = observe.targets(raw, pods, keys.ring())
+                        engines = await observe.engines(client, targets, pods, memory)
+                        cursors = {one.name: one.samples.cursor for one in engines if one.samples}
+                        memory = Memory(cursors={**memory.cursors, **cursors})
+                        write(clock.monotonic(), (raw.get("status") or {}).get("policyGeneration", 0), engines)
+                        passes += 1
+                    with suppress(TimeoutError):
+                        left = min(float(spec.tuning.interval_seconds), end - clock.monotonic())
+                        await asyncio.wait_for(ended.wait(), max(0.05, left))
+    except ValidationError as error:
+        raise UserError(
+            f"{kind} {live.name} is not one that this version reads: {error.error_count()} mistakes"
+        ) from None
+    except (KubeError, ValueError, OSError) as error:
+        raise UserError(str(error)) from None
+    return passes
+
+
+def _signals() -> asyncio.Event:
+    """Set by Ctrl-C or a request to end."""
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    return ended
