@@ -211,7 +211,7 @@ class SimulatedEngine:
             probe=probe,
             steps=steps,
             request_steps=steps * self.requests,
-            emitted=steps * self.requests,
+            emitted=round(steps * self.requests * (1 + self.fires * sum(self.survival(k)[:k]))),
             seconds=float(times.sum()),
             seconds_squared=float((times**2).sum()),
             histogram=histogram,
@@ -281,7 +281,7 @@ Cell = TypeVar("Cell", CostCell, AcceptanceCell)
 
 def _added(one: Cell, other: Cell) -> Cell:
     """Two cells of the same place: their counts and sums added, by name; the names of the place kept."""
-    place = {"load", "context", "k_drafted", "k_verified", "probe", "k"}
+    place = {"load", "context", "k_drafted", "k_verified", "probe", "k", "verification"}
     total: dict[str, object] = {}
     for name in set(type(one).model_fields) - place:
         a: Any = getattr(one, name)
@@ -352,6 +352,7 @@ class Loop:
     def take(self, answers: Sequence[Engine]) -> Step:
         """One pass over given answers."""
         found = step(self.settings, self.memory, answers, known_generation=self.known, now=self.now)
+        assert found.errors == ()
         self.memory, self.known = found.memory, max(self.known, found.generation)
         for name in found.push_to:
             assert found.policy is not None

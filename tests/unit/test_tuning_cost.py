@@ -92,16 +92,16 @@ def test_neighbours_lend_strength_and_say_so() -> None:
         assert abs(off) < 0.15
         assert abs(off) < 3 * deviation
         assert deviation > 2 * error(found, DENSE, 8, k)[1]
-    assert not cost.is_own(found, 16).any()
+    assert not cost.own(found)[LOADS.index(16)].any()
     assert cost.measured(found) == (8, 32)
 
 
 def test_half_the_count_does_where_another_load_is_measured() -> None:
     rng = np.random.default_rng(0)
     alone = cost.learn(cost.empty(LOADS, LADDER), {"pod": window(rng, DENSE, (8,), 0.02, steps=8)}, 10.0, 10.0)
-    assert not cost.is_own(alone, 8).any()
+    assert not cost.own(alone)[LOADS.index(8)].any()
     second = cost.learn(learnt(DENSE, (64,), 0.02, 2), {"pod": window(rng, DENSE, (8,), 0.02, steps=8)}, 10.0, 30.0)
-    assert cost.is_own(second, 8).all()
+    assert cost.own(second)[LOADS.index(8)].all()
 
 
 def test_what_a_window_has_in_common_does_not_blur_the_comparison() -> None:

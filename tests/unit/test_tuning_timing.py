@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.protocol import HISTOGRAM_BASE, CostCell
+from paceline_engine.protocol import HISTOGRAM_BASE, CostCell, Verification
 from paceline_operator.tuning.timing import robust_mean, timings
 
 
-def cell(times: list[float], k: int = 1, verified: int | None = None, load: int = 4, context: int = 0) -> CostCell:
+def cell(
+    times: list[float],
+    k: int = 1,
+    verified: int | None = None,
+    load: int = 4,
+    context: int = 0,
+    mode: Verification = Verification.ALL,
+) -> CostCell:
     histogram: dict[int, int] = {}
     for time in times:
         position = math.floor(math.log(max(time * 1e6, 1.0)) / math.log(HISTOGRAM_BASE))
@@ -24,6 +31,7 @@ def cell(times: list[float], k: int = 1, verified: int | None = None, load: int 
         k_drafted=k,
         k_verified=k if verified is None else verified,
         probe=False,
+        verification=mode,
         steps=len(times),
         request_steps=load * len(times),
         emitted=0,
@@ -61,18 +69,23 @@ def test_steps_that_fire_and_steps_that_do_not_are_one_cost() -> None:
     assert found[0].steps == 100
 
 
-def test_contexts_and_bursts_add_up_and_foreign_cells_are_left_out() -> None:
+def test_bursts_add_up_contexts_do_not_and_foreign_cells_are_left_out() -> None:
     window = [
         cell([0.03] * 8, k=3),
-        cell([0.03] * 8, k=3, context=8192),
+        cell([0.03] * 8, k=3),
+        cell([0.04] * 8, k=3, context=8192),
+        cell([0.09] * 8, k=3, mode=Verification.ADAPTIVE),
+        cell([0.02] * 8, k=0, mode=Verification.ADAPTIVE),
         cell([0.09] * 8, k=2),
         cell([0.09] * 8, k=0, verified=3),
         cell([0.09] * 8, load=8),
     ]
     found = timings(window, (4,), (3, 0))
-    assert set(found) == {0}
+    assert set(found) == {0, 1, 2}
     assert found[0].steps == 16
     assert found[0].request_steps == 64
+    assert math.exp(found[1].log_mean) == pytest.approx(0.02), "at k=0 nothing is verified in any mode"
+    assert math.exp(found[2].log_mean) == pytest.approx(0.04), "the longer context"
 
 
 times = st.lists(st.floats(1e-5, 10.0), min_size=1, max_size=60)

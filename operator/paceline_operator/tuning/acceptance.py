@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from paceline_engine.protocol import AcceptanceCell
+from paceline_engine.protocol import AcceptanceCell, Verification
 from paceline_operator.api.serving import Method
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -107,7 +107,11 @@ def empty(ladder: tuple[int, ...], method: Method) -> Acceptance:
 
 
 def learn(past: Acceptance, cells: Iterable[AcceptanceCell], seconds: float) -> Acceptance:
-    """`past`, `seconds` older, and the counts of a window added. Cells of ks outside the ladder are left out."""
+    """`past`, `seconds` older, and the counts of a window added.
+
+    Cells of ks outside the ladder are left out, and drafts that adaptive verification picked: what it admits is
+    accepted more often than what it does not.
+    """
     now = _decayed(past, seconds)
     window = _window(past, cells)
     if window.request_steps.sum() <= 0:
@@ -168,13 +172,13 @@ def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Acceptance:
     rows = {k: row for row, k in enumerate(past.ladder)}
     for cell in cells:
         row = rows.get(cell.k)
-        if row is None:
+        if row is None or (cell.verification is not Verification.ALL and cell.k):
             continue
         new.request_steps[row] += cell.request_steps
         new.drafts[row] += cell.drafts
-        for column, (drafted, accepted) in enumerate(zip(cell.drafted[: cell.k], cell.accepted, strict=False)):
-            new.drafted[row, column] += drafted
-            new.accepted[row, column] += accepted
+        depth = min(cell.k, len(cell.drafted), len(cell.accepted))
+        new.drafted[row, :depth] += cell.drafted[:depth]
+        new.accepted[row, :depth] += cell.accepted[:depth]
     return new
 
 

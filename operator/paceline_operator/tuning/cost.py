@@ -2,8 +2,9 @@
 
 Step cost is a staircase in tokens with a cliff where graphs end, so no curve is fitted: each measured cell follows its
 own samples. Cells nobody measured take their value from neighbours through the prior covariance, and say so by their
-variance. What all cells of a window share (a busy machine, a longer context) is noise common to them, and cancels when
-two ks of one load are compared. (A Kalman filter on a Gaussian-process prior: Rasmussen and Williams 2006, chapter 2.)
+variance. What all cells of a window share (a busy machine) is noise common to them, and cancels when two ks of one load
+are compared. Contexts from 8k on add an effect of their own: a level, a slope in the doublings of the load and one in
+k, learnt with the cells. (A Kalman filter on a Gaussian-process prior: Rasmussen and Williams 2006, chapter 2.)
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import numpy.typing as npt
 
 from paceline_engine.protocol import CostCell
 from paceline_operator.tuning.acceptance import Array
-from paceline_operator.tuning.timing import Timing, timings
+from paceline_operator.tuning.timing import CONTEXTS, Timing, timings
 
 Index: TypeAlias = npt.NDArray[np.intp]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 Timings: TypeAlias = Mapping[int, Timing]
 
 MIN_STEPS = 14.0
@@ -41,6 +43,12 @@ SURPRISE = 4.0
 """Standard deviations beyond which a cell's window is doubted once, and believed the second time in a row."""
 LOOSENED, LOOSENED_SECONDS = 0.1, 60.0
 """Standard deviation that every cell gets for itself, as a share of a common change of cost."""
+EFFECTS = 3
+"""Of a context bucket above the first: level, slope in doublings of load, slope in k."""
+EFFECT_DEVIATIONS = (0.3, 0.1, 0.03)
+"""Prior standard deviations of these: attention at 32k adds up to a third to a step, more so with more requests."""
+CONTEXT_HALF_LIFE_SECONDS = 60.0
+NEGLIGIBLE_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,10 @@ class Cost:
     loads: tuple[int, ...]
     ladder: tuple[int, ...]
     mean: Array
+    """Of every cell at a context below 8k; then the effects of each longer context bucket."""
     covariance: Array
+    features: Array
+    """Per cell: what the effects of a context are multiplied with."""
     steps: Array
     """Steps of each cell, ever. How old they are is in the covariance, which grows with time."""
     seen: Array
@@ -59,6 +70,8 @@ class Cost:
     """Signed count of windows in a row that surprised a cell."""
     requests: Array
     """Per load: (sum of request-steps, sum of steps), forgotten."""
+    contexts: Array
+    """Decode seconds by context bucket, forgotten over a minute."""
     noise: float = 0.05**2
     """Variance of a window's log mean beyond the scatter of its steps."""
     shared: float = 0.02**2
@@ -75,7 +88,9 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
     k = np.tile(np.asarray(ladder, float), len(loads))
     doublings = np.log2(load)
     distance = np.abs(doublings[:, None] - doublings[None, :]) / 1.5 + np.abs(k[:, None] - k[None, :]) / 3.0
-    covariance = (
+    extra = (len(CONTEXTS) - 1) * EFFECTS
+    covariance = np.zeros((load.size + extra, load.size + extra))
+    covariance[: load.size, : load.size] = (
         9.0
         + 0.3**2 * np.outer(doublings, doublings)
         + 0.1**2 * np.outer(k, k)
@@ -83,39 +98,58 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
         + 0.08**2 * np.exp(-distance)
         + 0.03**2 * np.eye(load.size)
     )
+    effects = np.arange(load.size, load.size + extra)
+    covariance[effects, effects] = np.tile(np.square(EFFECT_DEVIATIONS), len(CONTEXTS) - 1)
     mean = math.log(FIRST_GUESS_SECONDS) + np.log1p(DRAFT_GUESS * k + load * (k + 1) / RIDGE_TOKENS)
     return Cost(
         loads=loads,
         ladder=ladder,
-        mean=mean,
+        mean=np.concatenate([mean, np.zeros(extra)]),
         covariance=covariance,
+        features=np.stack([np.ones(load.size), doublings, k], axis=1),
         steps=np.zeros(load.size),
         seen=np.full(load.size, -math.inf),
         streak=np.zeros(load.size),
         requests=np.zeros((len(loads), 2)),
+        contexts=np.zeros(len(CONTEXTS)),
     )
 
 
 def learn(past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float, now: float) -> Cost:
     """`past`, `seconds` older, corrected by what each engine (by name) measured since."""
-    keep = 0.5 ** (seconds / HALF_LIFE_SECONDS)
-    covariance = past.covariance + DRIFT_SHARED * seconds
-    covariance[np.diag_indices_from(covariance)] += DRIFT_OWN * seconds
-    aged = replace(past, covariance=covariance, requests=past.requests * keep)
+    size = past.features.shape[0]
+    covariance = past.covariance.copy()
+    covariance[:size, :size] += DRIFT_SHARED * seconds
+    covariance.flat[:: covariance.shape[0] + 1] += DRIFT_OWN * seconds
+    requests = past.requests * 0.5 ** (seconds / HALF_LIFE_SECONDS)
+    aged = replace(past, covariance=covariance, requests=requests)
     means = {name: cells for name, window in windows.items() if (cells := timings(window, past.loads, past.ladder))}
     if not means:
         return aged
-    speeds = _speeds(aged, means)
-    index, values, scatter, steps = _merged(aged, means, speeds)
-    requests = aged.requests.copy()
+    contexts = past.contexts * 0.5 ** (seconds / CONTEXT_HALF_LIFE_SECONDS)
     for cells in means.values():
         for cell, timing in cells.items():
-            requests[cell // len(past.ladder)] += (timing.request_steps, timing.steps)
-    corrected = _corrected(replace(aged, speeds=speeds, requests=requests), index, values, scatter, now)
-    counted, seen = corrected.steps.copy(), corrected.seen.copy()
-    counted[index] += steps
-    seen[index] = now
-    return replace(corrected, steps=counted, seen=seen)
+            context, place = divmod(cell, size)
+            requests[place // len(past.ladder)] += (timing.request_steps, timing.steps)
+            contexts[context] += timing.steps * math.exp(timing.log_mean)
+    speeds = _speeds(aged, means)
+    seen = _merged(aged, means, speeds)
+    return _corrected(aged, seen, speeds, contexts, now)
+
+
+def contexts(cost: Cost) -> Array:
+    """Share of decode time by context bucket, lately; all in the first where nothing was measured."""
+    total = float(cost.contexts.sum())
+    shares: Array = cost.contexts / total if total > 0 else np.eye(cost.contexts.size)[0]
+    return shares
+
+
+def effects(cost: Cost) -> Array | None:
+    """Per cell, the weights of the context effects at the present mix of contexts; None where all is below 8k."""
+    shares = contexts(cost)[1:]
+    if shares.sum() < NEGLIGIBLE_SHARE:
+        return None
+    return np.concatenate([share * cost.features for share in shares], axis=1)
 
 
 def loosened(cost: Cost, share: float, now: float) -> Cost:
@@ -126,7 +160,8 @@ def loosened(cost: Cost, share: float, now: float) -> Cost:
     if now - cost.changed < LOOSENED_SECONDS:
         return cost
     covariance = cost.covariance.copy()
-    covariance[np.diag_indices_from(covariance)] += share**2
+    cells = np.arange(cost.features.shape[0])
+    covariance[cells, cells] += share**2
     return replace(cost, covariance=covariance, changed=now)
 
 
@@ -135,13 +170,12 @@ def measured(cost: Cost) -> tuple[int, ...]:
     return tuple(load for load, steps in zip(cost.loads, cost.requests[:, 1].tolist(), strict=True) if steps > 0)
 
 
-def is_own(cost: Cost, load: int) -> npt.NDArray[np.bool_]:
-    """For each ladder k, whether its cost at `load` rests on enough steps of its own."""
+def own(cost: Cost) -> Mask:
+    """By load and ladder position, whether a cost rests on enough steps of its own."""
     steps = cost.steps.reshape(len(cost.loads), len(cost.ladder))
-    row = cost.loads.index(load)
     known = (steps >= MIN_STEPS).any(axis=0)
-    own: npt.NDArray[np.bool_] = steps[row] >= np.where(known, MIN_STEPS / 2, MIN_STEPS)
-    return own
+    found: Mask = steps >= np.where(known, MIN_STEPS / 2, MIN_STEPS)
+    return found
 
 
 def _speeds(cost: Cost, measured: Mapping[str, Timings]) -> dict[str, float]:
@@ -150,7 +184,7 @@ def _speeds(cost: Cost, measured: Mapping[str, Timings]) -> dict[str, float]:
         return {}
     speeds = dict(cost.speeds)
     for name, cells in measured.items():
-        gaps = [timing.log_mean - cost.mean[cell] for cell, timing in cells.items()]
+        gaps = [timing.log_mean - _expected(cost, cell) for cell, timing in cells.items()]
         weights = [math.sqrt(timing.steps) for timing in cells.values()]
         gap = float(np.average(gaps, weights=weights))
         speeds[name] = speeds[name] + 0.3 * (gap - speeds[name]) if name in speeds else gap
@@ -158,73 +192,133 @@ def _speeds(cost: Cost, measured: Mapping[str, Timings]) -> dict[str, float]:
     return {name: speed - (middle if name in measured else 0.0) for name, speed in speeds.items()}
 
 
-def _merged(
-    cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, float]
-) -> tuple[Index, Array, Array, Array]:
+def _expected(cost: Cost, cell: int) -> float:
+    context, place = divmod(cell, cost.features.shape[0])
+    expected = float(cost.mean[place])
+    if context:
+        start = cost.features.shape[0] + (context - 1) * EFFECTS
+        expected += float(cost.features[place] @ cost.mean[start : start + EFFECTS])
+    return expected
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The measured cells of a window, engines merged. `cell` is the place; `context` the position of its bucket."""
+
+    cell: Index
+    context: Index
+    log: Array
+    variance: Array
+    steps: Array
+
+
+def _merged(cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, float]) -> _Window:
     gathered: dict[int, list[tuple[float, float, int]]] = {}
     for name, cells in measured.items():
         for cell, timing in cells.items():
             found = (timing.log_mean - speeds.get(name, 0.0), timing.variance, timing.steps)
             gathered.setdefault(cell, []).append(found)
-    index = np.fromiter(gathered, dtype=np.intp)
-    values, variances, counts = np.empty(index.size), np.empty(index.size), np.empty(index.size)
-    for position, parts in enumerate(gathered.values()):
-        weights = [1.0 / (cost.noise - cost.shared + scatter) for _, scatter, _ in parts]
+    alone = cost.noise - cost.shared
+    rows = []
+    for parts in gathered.values():
+        weights = [1.0 / (alone + scatter) for _, scatter, _ in parts]
         total = sum(weights)
-        values[position] = sum(w * log for w, (log, _, _) in zip(weights, parts, strict=True)) / total
-        variances[position] = 1.0 / total
-        counts[position] = sum(steps for _, _, steps in parts)
-    return index, values, variances, counts
+        log = sum(w * log for w, (log, _, _) in zip(weights, parts, strict=True)) / total
+        rows.append((log, 1.0 / total, sum(steps for _, _, steps in parts)))
+    context, place = np.divmod(np.fromiter(gathered, dtype=np.intp), cost.features.shape[0])
+    log, variance, steps = np.asarray(rows, float).T
+    return _Window(place, context, log, variance, steps)
 
 
-def _corrected(cost: Cost, index: Index, values: Array, variances: Array, now: float) -> Cost:
-    covariance = cost.covariance
-    surprise = values - cost.mean[index]
+def _columns(cost: Cost, window: _Window) -> tuple[Array, Array]:
+    """Covariance of the whole belief with what the window measured, and what was expected of that."""
+    columns: Array = cost.covariance[:, window.cell]
+    expected: Array = cost.mean[window.cell]
+    for position in np.flatnonzero(window.context):
+        start = cost.features.shape[0] + (window.context[position] - 1) * EFFECTS
+        features = cost.features[window.cell[position]]
+        columns[:, position] += cost.covariance[:, start : start + EFFECTS] @ features
+        expected[position] += features @ cost.mean[start : start + EFFECTS]
+    return columns, expected
+
+
+def _observed(cost: Cost, window: _Window, columns: Array) -> Array:
+    """Covariance between the measured cells, without noise."""
+    found: Array = columns[window.cell]
+    for position in np.flatnonzero(window.context):
+        start = cost.features.shape[0] + (window.context[position] - 1) * EFFECTS
+        found[position] += cost.features[window.cell[position]] @ columns[start : start + EFFECTS]
+    return found
+
+
+def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], contexts: Array, now: float) -> Cost:
+    """The update. `cost.covariance` is this pass's own copy and is written to."""
+    index, covariance = window.cell, cost.covariance
+    columns, expected = _columns(cost, window)
+    between = _observed(cost, window, columns)
+    surprise = window.log - expected
     own = cost.steps[index] >= MIN_STEPS
-    noise = np.diag(variances) + cost.shared
-    expected = covariance[index, index] + variances + cost.shared
-    strange = surprise**2 > SURPRISE**2 * expected
-    streak = cost.streak.copy()
-    streak[index] = np.where(strange, np.where(streak[index] * surprise > 0, streak[index], 0) + np.sign(surprise), 0)
-    doubted = strange & own & (np.abs(streak[index]) < 2)
-    believed = strange & ~doubted
-    noise[np.diag_indices_from(noise)] += np.where(doubted, surprise**2 / SURPRISE**2, 0.0)
-    changed = cost.changed
-    if believed.any():
-        together, alone = believed & own, believed
-        covariance = covariance.copy()
-        if together.sum() * 2 > own.sum() and abs(np.sign(surprise[together]).sum()) == together.sum():
-            # Most of what was measured moved alike: the machine did, not these ks. Only bursts can tell them apart.
-            level = float(np.median(surprise[together]))
-            covariance += level**2
-            covariance[np.diag_indices_from(covariance)] += (LOOSENED * level) ** 2
-            alone = believed & ~own
-        covariance[index[alone], index[alone]] += surprise[alone] ** 2
-        if together.any():
-            changed = now
-        streak[index[believed]] = 0
-    columns = covariance[:, index]
-    gain = np.linalg.solve(columns[index] + noise, columns.T)
-    mean = cost.mean + surprise @ gain
-    updated = covariance - columns @ gain
-    calm = own & ~strange
-    total, shared = cost.noise, cost.shared
-    if calm.any():
-        excess = surprise[calm] ** 2 - covariance[index[calm], index[calm]] - variances[calm]
-        excess += cost.noise - cost.shared
-        total += 0.05 * (float(excess.mean()) - total)
-        if calm.sum() > 1:
-            product = np.outer(surprise[calm], surprise[calm]) - covariance[np.ix_(index[calm], index[calm])]
-            count = int(calm.sum())
-            common = (float(product.sum()) - float(np.trace(product))) / (count * (count - 1))
-            shared += 0.05 * (common - shared)
-    noise_now = min(NOISE_BOUNDS[1], max(NOISE_BOUNDS[0], total))
+    noise = np.diag(window.variance) + cost.shared
+    believed_variance = between.diagonal().copy()
+    strange = surprise**2 > SURPRISE**2 * (believed_variance + window.variance + cost.shared)
+    streak, changed = cost.streak, cost.changed
+    if strange.any() or streak[index].any():
+        streak = streak.copy()
+        again = np.where(streak[index] * surprise > 0, streak[index], 0) + np.sign(surprise)
+        streak[index] = np.where(strange, again, 0)
+        doubted = strange & own & (np.abs(streak[index]) < 2)
+        believed = strange & ~doubted
+        noise.flat[:: index.size + 1] += np.where(doubted, surprise**2 / SURPRISE**2, 0.0)
+        if believed.any():
+            _widened(cost, window, surprise, believed, own)
+            columns, _ = _columns(cost, window)
+            between = _observed(cost, window, columns)
+            changed = now if (believed & own).any() else changed
+            streak[index[believed]] = 0
+    root = np.linalg.inv(np.linalg.cholesky(between + noise))
+    half = root @ columns.T
+    mean = cost.mean + (root @ surprise) @ half
+    covariance -= half.T @ half
+    total, shared = _noise(cost, surprise, window.variance, between, own & ~strange)
+    counted, seen = cost.steps.copy(), cost.seen.copy()
+    np.add.at(counted, index, window.steps)
+    seen[index] = now
     return replace(
         cost,
         mean=mean,
-        covariance=(updated + updated.T) / 2,
+        steps=counted,
+        seen=seen,
         streak=streak,
-        noise=noise_now,
-        shared=min(0.9 * noise_now, max(0.0, shared)),
+        contexts=contexts,
+        noise=total,
+        shared=shared,
+        speeds=speeds,
         changed=changed,
     )
+
+
+def _widened(cost: Cost, window: _Window, surprise: Array, believed: Mask, own: Mask) -> None:
+    """Make room for a change that is believed: of the machine where all cells moved alike, else of single cells."""
+    index, covariance, cells = window.cell, cost.covariance, np.arange(cost.features.shape[0])
+    together, alone = believed & own, believed
+    if together.sum() * 2 > own.sum() and abs(np.sign(surprise[together]).sum()) == together.sum():
+        # Most of what was measured moved alike: the machine did, not these ks. Only bursts can tell them apart.
+        level = float(np.median(surprise[together]))
+        covariance[: cells.size, : cells.size] += level**2
+        covariance[cells, cells] += (LOOSENED * level) ** 2
+        alone = believed & ~own
+    covariance[index[alone], index[alone]] += surprise[alone] ** 2
+
+
+def _noise(cost: Cost, surprise: Array, scatter: Array, between: Array, calm: Mask) -> tuple[float, float]:
+    """Variance of a window's cells beyond the scatter of steps, and the part they share, one window wiser."""
+    total, shared, count = cost.noise, cost.shared, int(calm.sum())
+    if count:
+        product = np.outer(surprise, surprise) - between
+        product = product[np.ix_(calm, calm)]
+        own = float(product.trace())
+        total += 0.05 * (own / count - float(scatter[calm].mean()) - cost.shared)
+        if count > 1:
+            shared += 0.05 * ((float(product.sum()) - own) / (count * (count - 1)) - shared)
+    total = min(NOISE_BOUNDS[1], max(NOISE_BOUNDS[0], total))
+    return total, min(0.9 * total, max(0.0, shared))

@@ -1,45 +1,57 @@
 """One pass of the tuner: a chain of small pure links, each of which adds to the state.
 
-who answers -> learn -> which load -> decide each observed load -> table -> bursts -> policy -> what to tell
+who answers -> learn -> which load -> decide each observed load -> verification, guards -> table -> bursts -> policy ->
+what to tell. A link that fails is left out of the pass and named in `Step.errors`; the others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median_high
+from typing import TypeVar
 
-from paceline_engine.protocol import MAX_PROBE_SHARE, Probe, Samples, expand
+from paceline_engine.protocol import MAX_PROBE_SHARE, Probe, Verification, VerificationPolicy, expand
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import Method, ProbingMode, ServingSpec, TuningMode
-from paceline_operator.tuning import acceptance, cost, explore, moves, solve, tell
-from paceline_operator.tuning.baseline import ratio_to_k0
-from paceline_operator.tuning.engines import LARGEST_GENERATION, Fleet, is_silent, push, same, sort
-from paceline_operator.tuning.goodput import Scores, score, view
-from paceline_operator.tuning.load import Load, observe
+from paceline_operator.api.serving import AdaptiveVerification, ProbingMode, ServingSpec, TuningMode
+from paceline_operator.tuning import (
+    acceptance,
+    account,
+    baseline,
+    cost,
+    explore,
+    guard,
+    intake,
+    moves,
+    parts,
+    solve,
+    tell,
+    verification,
+)
+from paceline_operator.tuning.engines import LARGEST_GENERATION, Fleet, is_silent, push, same, sort, verifications
+from paceline_operator.tuning.goodput import Board, Scores, board, view
+from paceline_operator.tuning.intake import News
+from paceline_operator.tuning.load import Load
 from paceline_operator.tuning.model import Decision, Engine, Memory, Settings, Step
 from paceline_operator.tuning.moves import Decided, Move
 from paceline_operator.tuning.prior import boot_table, ladder_of
-from paceline_operator.tuning.state import Published, Read, TunerState, fresh, key
+from paceline_operator.tuning.state import Published, TunerState, fresh, key
 
-LATELY_HALF_LIFE_SECONDS = 60.0
-FORGOTTEN_WEIGHT = 0.3
-"""Of a load in the recent past, where a pass that was all there counts 1."""
 LONGEST_PAUSE_SECONDS = 3600.0
 """A longer pause between two passes (or a clock that jumped) ages the beliefs no further than this."""
 PRESENT_SHARE = 0.15
 """Share of a pass's decode time from which a load bucket counts as being there."""
+MOST_SHARE = 0.8
+"""From which it counts as the load of the pass: only then adaptive verification is judged."""
 PROBE_PATIENCE, PROBE_PATIENCE_FEWER = 6, 18
 """Passes that must wish for other bursts before they are pushed, and for fewer: a push is a write, and bursts of what
 may be better cost next to nothing, so that fewer can wait."""
 PUBLISH_SECONDS = 60.0
-REMEMBERED_SECONDS = 3600.0
-"""How long an engine that is gone keeps its place: one that comes back is not counted from its boot again."""
-OVERLAP_SECONDS = 0.5
-"""By which a window may begin before the one before it ended: rounding, not a window read twice."""
-LOOKUP_METHODS = frozenset({Method.NGRAM, Method.NGRAM_GPU, Method.SUFFIX})
-"""These draft only where they find a match, so that another traffic is another step cost too."""
+FAILED_LENGTH = 300
+"""Of what is said of a link that failed."""
 
-ScoresByLoad = Mapping[int, Scores]
+T = TypeVar("T")
 
 
 def settings_of(spec: ServingSpec) -> Settings:
@@ -63,6 +75,7 @@ def settings_of(spec: ServingSpec) -> Settings:
         probing=probing and len(ladder) > 1,
         probe_share=min(tuning.probing.max_share_percent / 100, MAX_PROBE_SHARE),
         tpot_limit_seconds=limit / 1000 if limit is not None else None,
+        adaptive_verification=spec.speculation.adaptive_verification,
     )
 
 
@@ -83,167 +96,283 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     state = past or fresh(settings, fleet.live, now)
     state = replace(state, now=now, silent=silent, passes=state.passes + 1)
     cursors = {name: cursor for name, cursor in memory.cursors.items() if name in state.read}
-    if not fleet.answering:
+    if not fleet.answering and not fleet.holdouts:
         return tell.step(settings, replace(state, load=Load()), fleet, cursors)
-    state, learnt, turned = _learn(settings, state, fleet, seconds)
-    due = state.published is None or not 0 <= now - state.published.at < PUBLISH_SECONDS
+    errors: list[str] = []
+    state = intake.present(settings, state, fleet, seconds)
+    state, news = _guarded(errors, "learn", (state, News()), lambda: intake.learn(settings, state, fleet, seconds))
+    state = _guarded(errors, "compare", state, lambda: intake.compare(state, news, seconds))
+    modes = verifications(fleet)
+    if modes:
+        state = _guarded(errors, "verify", state, lambda: intake.verify(state, news, seconds))
     lengths = acceptance.lengths(state.acceptance)
-    scores = {load: score(lengths, state.cost, load) for load in _in_question(state, everywhere=turned or due)}
+    scores = board(lengths, state.cost, state.direct, cost.measured(state.cost))
+    state = _guarded(errors, "account", state, lambda: _booked(state, scores, news, seconds))
     table = state.table
-    state, made = _decide(settings, state, scores, learnt, turned)
-    state, wanted = _bursts(settings, state, fleet, scores)
-    policy, late = push(fleet, state.policy, state.table, wanted, known)
+    made: dict[int, Move] = {}
+    state, made = _guarded(errors, "decide", (state, made), lambda: _decide(settings, state, scores, news))
+    state = _guarded(errors, "verification", state, lambda: _verified(settings, state, scores, fleet, news, modes))
+    state = _guarded(errors, "ttft", state, lambda: _ttft(settings, state, fleet))
+    state = _guarded(errors, "table", state, lambda: replace(state, table=_table(settings, state)))
+    wanted = state.policy.probe if state.policy else None
+    state, wanted = _guarded(errors, "bursts", (state, wanted), lambda: _bursts(settings, state, fleet, scores, news))
+    policy, late = push(fleet, state.policy, state.table, wanted, _mode(state, modes, settings), known)
     waiting = bool(late) and policy == state.policy
     state = replace(state, policy=policy, unacknowledged=state.unacknowledged + 1 if waiting else 0)
     changed = state.table != table
-    state = _viewed(state, scores, lengths, everywhere=due or changed)
-    state, decisions = _in_force(state, settings, made, changed)
-    ratio = ratio_to_k0(scores.values(), state.table, state.lately)
+    due = state.published is None or not 0 <= now - state.published.at < PUBLISH_SECONDS
+    state = _guarded(errors, "view", state, lambda: _viewed(state, scores, lengths, everywhere=due or changed))
+    decisions: tuple[Decision, ...] = ()
+    state, decisions = _guarded(
+        errors, "told", (state, decisions), lambda: _in_force(state, settings, made, changed, past)
+    )
+    to_k0 = baseline.ratio(state.baseline.to_k0, state.table, state.lately, one=True)
+    to_off = baseline.ratio(state.baseline.to_no_drafter, state.table, state.lately)
     if due or decisions:
-        published = Published(now, tuple(state.views.values()), ratio, state.load.present)
+        published = Published(now, tuple(state.views.values()), to_k0, to_off, state.load.present)
         state = replace(state, published=published)
-    cursors.update({engine.name: engine.samples.cursor for engine in fleet.answering if engine.samples})
-    return tell.step(settings, state, fleet, cursors, tell.Findings(late, decisions, ratio))
+    both = (*fleet.answering, *fleet.holdouts)
+    cursors.update({engine.name: engine.samples.cursor for engine in both if engine.samples})
+    found = tell.Findings(late, decisions, to_k0, to_off, tuple(errors))
+    return tell.step(settings, state, fleet, cursors, found)
 
 
-def _in_question(state: TunerState, *, everywhere: bool) -> list[int]:
-    """Load buckets to score in this pass: those that are or were there just now, those about to move, and one other."""
-    loads = cost.measured(state.cost)
-    if everywhere or not loads:
-        return list(loads)
-    there = {load for load, weight in state.lately.items() if weight > FORGOTTEN_WEIGHT}
-    moving = {load for load in loads if load not in state.decided or state.decided[load].pending[1]}
-    return [load for load in loads if load in there or load in moving or load == loads[state.passes % len(loads)]]
+def _guarded(errors: list[str], name: str, otherwise: T, link: Callable[[], T]) -> T:
+    """What `link` gives, or `otherwise` where it fails: one mistake must not stop a fleet from being tuned."""
+    try:
+        return link()
+    except Exception as error:
+        errors.append(f"{name}: {type(error).__name__}: {error}"[:FAILED_LENGTH])
+        return otherwise
 
 
-def _learn(settings: Settings, state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState, bool, bool]:
-    """Beliefs with the samples nobody has seen yet; whether there were any, and whether traffic or cost changed."""
-    news: dict[str, Samples] = {}
-    read = {name: known for name, known in state.read.items() if state.now - known.seen < REMEMBERED_SECONDS}
-    for engine in fleet.answering:
-        samples = engine.samples
-        assert samples is not None
-        known = read.get(engine.name)
-        # The same process since boot once more, or a window that overlaps what was read, would count twice.
-        again = known is not None and known.boot_id == samples.boot_id
-        if not again or (not samples.reset and known and samples.from_seconds >= known.uptime - OVERLAP_SECONDS):
-            news[engine.name] = samples
-        read[engine.name] = Read(samples.boot_id, samples.to_seconds, state.now)
-    answers = (samples for engine in fleet.answering if (samples := engine.samples) is not None)
-    load = observe(answers, settings.max_num_seqs)
-    keep = 0.5 ** (seconds / LATELY_HALF_LIFE_SECONDS)
-    lately = {at: weight * keep for at, weight in state.lately.items() if weight * keep > FORGOTTEN_WEIGHT}
-    for at, share in load.shares.items():
-        lately[at] = lately.get(at, 0.0) + share
-    drafts = [cell for samples in news.values() for cell in samples.acceptance]
-    cells = {name: samples.cells for name, samples in news.items() if samples.cells}
-    beliefs = acceptance.learn(state.acceptance, drafts, seconds)
-    costs = state.cost
-    if beliefs.changes > state.acceptance.changes and state.key[0] in LOOKUP_METHODS:
-        costs = cost.loosened(costs, cost.LOOSENED, state.now)
-    costs = cost.learn(costs, cells, seconds, state.now)
-    learnt = any(cell.request_steps for cell in drafts) or bool(cells)
-    turned = beliefs.changes > state.acceptance.changes or costs.changed > state.cost.changed
-    return replace(state, read=read, load=load, lately=lately, acceptance=beliefs, cost=costs), learnt, turned
-
-
-def _decide(
-    settings: Settings, state: TunerState, scores: ScoresByLoad, learnt: bool, turned: bool
-) -> tuple[TunerState, dict[int, Move]]:
-    """Latch, confirm and move the loads in question, and the table that follows."""
+def _decide(settings: Settings, state: TunerState, scores: Board, news: News) -> tuple[TunerState, dict[int, Move]]:
+    """Latch, confirm and move the observed loads."""
     decided: dict[int, Decided] = {**state.decided}
     made: dict[int, Move] = {}
-    for load, at in scores.items():
-        if load not in decided:
-            if not moves.observed(at):
+    held = dict(state.held)
+    for load, known in zip(scores.loads, scores.known, strict=True):
+        if load not in decided and known.all():
+            decided[load] = moves.first(scores.at(load), state.auto[load], state.now)
+    if news.learnt and decided:
+        stirred = _stirred(settings, decided, scores, news.turned)
+        for load in stirred:
+            if load in held and (state.now < held[load][0] and not news.turned):
                 continue
-            decided[load] = moves.first(at, state.auto[load], state.now)
-        if learnt:
             earlier = state.base[load] != settings.boot_table[load]
-            decided[load], move = moves.advance(decided[load], at, settings, earlier, state.now, turned)
+            at = scores.at(load)
+            decided[load], move = moves.advance(decided[load], at, settings, earlier, state.now, news.turned)
             if move is not None:
                 made[load] = move
+        for load in state.load.shares:
+            found = moves.below_baseline(decided.get(load), state.baseline.to_k0.get(load), load, state.now)
+            if found is not None and 0 in settings.ladder:
+                decided[load], made[load] = found
+                _, span = held.get(load, (0.0, moves.HELD_SECONDS / 2))
+                held[load] = (state.now + 2 * span, min(2 * span, moves.LONGEST_HELD_SECONDS))
     auto = state.auto
     if made or len(decided) > len(state.decided):
         auto = solve.table(state.base, {load: at.k for load, at in decided.items()}, state.cost.loads)
-    table = state.table
-    if settings.mode is TuningMode.AUTO:
-        table = auto
-    elif settings.mode is TuningMode.MANUAL and settings.manual_table is not None:
-        table = settings.manual_table
-    return replace(state, decided=decided, auto=auto, table=table), made
+        return replace(state, decided=decided, auto=auto, held=held), made
+    return replace(state, decided=decided), made
+
+
+def _stirred(settings: Settings, decided: Mapping[int, Decided], scores: Board, turned: bool) -> list[int]:
+    """Decided loads that a window may move: the others need no closer look."""
+    loads = [load for load in scores.loads if load in decided]
+    if turned or settings.tpot_limit_seconds is not None:
+        return loads
+    stirred = scores.stirred({load: decided[load].k for load in loads}, solve.LEAST_ERRORS)
+    return [
+        load
+        for load in loads
+        if load in stirred or decided[load].pending[1] or decided[load].windows <= moves.FIRST_WINDOWS
+    ]
+
+
+def _table(settings: Settings, state: TunerState) -> tuple[int, ...]:
+    """The dense table that follows from what is decided, verified and guarded."""
+    if settings.mode is TuningMode.MANUAL:
+        return settings.manual_table or state.table
+    if settings.mode is TuningMode.OBSERVE:
+        return state.table
+    verified, rows = state.verified, dict[int, int]()
+    if verified.arm is not None:
+        rows = {load: arm.k for load, arm in verified.chosen.items()}
+    if verified.trial is not None:
+        rows[verified.trial.load] = verified.trial.arm.k
+    table = solve.overlaid(state.auto, rows, state.cost.loads) if rows else state.auto
+    return guard.applied(table, settings.ladder, state.ttft)
+
+
+def _verified(
+    settings: Settings, state: TunerState, scores: Board, fleet: Fleet, news: News, modes: frozenset[Verification]
+) -> TunerState:
+    """Adaptive verification at the present load, where every live engine can switch it."""
+    load = state.load.present
+    off = settings.adaptive_verification is AdaptiveVerification.DISABLED or settings.mode is not TuningMode.AUTO
+    if off or Verification.ADAPTIVE not in modes or Verification.ALL not in modes:
+        return replace(state, verified=replace(state.verified, arm=None, trial=None, message=""))
+    windows = {name: news.windows[name] for name in news.current}
+    states = [engine.state.adaptive_verification for engine in fleet.live if engine.state is not None]
+    starved = any(one is not None and one.starved for one in states) or verification.starved(windows)
+    if load is None or state.load.shares.get(load, 0.0) < MOST_SHARE or load not in scores.loads:
+        return replace(state, verified=replace(state.verified, message=""))
+    here = verification.Here(
+        load=load,
+        k=state.auto[load],
+        observed=load in state.decided and not state.decided[load].pending[1] and not state.ttft.lowered,
+        ceilings=_ceilings(state, scores.at(load)) if state.now >= state.verified.next_trial else {},
+        now=state.now,
+        min_gain=settings.min_gain,
+        interval=settings.interval_seconds,
+        share=settings.probe_share,
+        probing=settings.probing,
+        trained=settings.method in verification.TRAINED_METHODS or load in _measured_adaptive(settings),
+        starved=starved,
+        capped=Verification.CAPPED in modes,
+    )
+    return replace(state, verified=verification.advance(state.verified, here))
+
+
+def _measured_adaptive(settings: Settings) -> tuple[int, ...]:
+    return settings.profile.adaptive_loads if settings.profile else ()
+
+
+def _ceilings(state: TunerState, scores: Scores) -> dict[int, float]:
+    """Log goodput of each k > 0 if its drafts were verified for nothing."""
+    found = parts.parts(state.cost)
+    drafted = found.drafting(scores.requests) if found and found.error < parts.TRUSTED_ERROR else 0.0
+    bare = math.exp(float(scores.log_step[-1] if scores.ladder[-1] == 0 else scores.log_step.min()))
+    return {
+        k: math.log(scores.requests) + float(length) - math.log(bare + drafted * k)
+        for k, length, known in zip(scores.ladder, scores.log_length, scores.known, strict=True)
+        if k and known
+    }
+
+
+def _mode(state: TunerState, modes: frozenset[Verification], settings: Settings) -> VerificationPolicy | None:
+    """How the engines are told to verify; None where they cannot be, or are left as they booted."""
+    if not modes or settings.mode is not TuningMode.AUTO:
+        return None
+    arm = state.verified.arm
+    if arm is not None:
+        return VerificationPolicy(mode=arm.mode, cap=arm.cap)
+    return VerificationPolicy(mode=Verification.ALL) if Verification.ALL in modes else None
+
+
+def _ttft(settings: Settings, state: TunerState, fleet: Fleet) -> TunerState:
+    """The guard on the time to first token, by the median engine."""
+    known = [engine.ttft_p95_seconds for engine in fleet.answering if engine.ttft_p95_seconds is not None]
+    worst = median_high(known) if known else None
+    return replace(
+        state, ttft=guard.advance(state.ttft, worst, settings.ttft_limit_seconds, state.load.present, state.now)
+    )
+
+
+def _booked(state: TunerState, scores: Board, news: News, seconds: float) -> TunerState:
+    """What exploration of this pass cost."""
+    at = {load: scores.at(load) for load in scores.loads if load in state.load.shares}
+    goodput = {
+        load: math.exp(min(float(one.log_goodput[one.ladder.index(k)]), 50.0))
+        for load, one in at.items()
+        if (k := state.table[load]) in one.ladder
+    }
+    probe = state.policy.probe if state.policy else None
+    settling = (probe.settle_steps + probe.burst_steps) / probe.burst_steps if probe else 1.0
+    trial = state.verified.trial
+    cells = [cell for name in news.current for cell in news.windows[name]]
+    tried = (trial.arm.mode, trial.arm.k) if trial else None
+    return replace(state, account=account.booked(state.account, cells, goodput, settling, tried, seconds))
 
 
 def _bursts(
-    settings: Settings, state: TunerState, fleet: Fleet, scores: ScoresByLoad
+    settings: Settings, state: TunerState, fleet: Fleet, scores: Board, news: News
 ) -> tuple[TunerState, Probe | None]:
     """The bursts to have in force: the pushed ones, unless others are wished for urgently or for long enough."""
     current = state.policy.probe if state.policy else None
     if not settings.probing:
         return state, None
-    present = [scores[load] for load, share in state.load.shares.items() if share >= PRESENT_SHARE and load in scores]
-    if not present or not fleet.live:
+    there = [load for load, share in state.load.shares.items() if share >= PRESENT_SHARE and load in scores.loads]
+    if not there or not fleet.live:
         return state, current
+    if state.verified.arm is not None or state.verified.trial is not None:
+        # Bursts under adaptive verification teach nothing of the ks when all is verified.
+        return replace(state, probe_wish=0), None
+    present, in_force = [scores.at(load) for load in there], [state.table[load] for load in there]
     missing = {at.load: explore.lacking(at, state.acceptance.since_change) for at in present}
-    waited = dict(state.waited)
+    waited, steps = dict(state.waited), news.steps()
     for load, ks in missing.items():
-        waited[load] = waited.get(load, 0) + 1 if ks else 0
-    urgent_ks = {k for load, ks in missing.items() if waited[load] <= explore.OBSERVING_PASSES for k in ks}
+        bursts = steps.get(load, 0) / current.interval_steps if current else 0.0
+        waited[load] = waited.get(load, 0.0) + bursts if ks else 0.0
+    patience = explore.OBSERVING_BURSTS * len(settings.ladder)
+    quarantine = explore.quarantined(state.quarantine, present, in_force, state.now)
     wish, pressing = explore.wish(
         present,
-        [state.table[at.load] for at in present],
-        urgent_ks,
-        settings.probe_share,
-        settings.min_gain,
-        explore.ages(state.cost, [at.load for at in present], state.now),
+        in_force,
+        {k for load, ks in missing.items() if waited[load] <= patience for k in ks},
+        settings,
+        explore.ages(state.cost, there, state.now),
+        quarantine,
+        state.now,
+        explore.headroom(engine.samples for engine in fleet.live if engine.samples),
         current,
+        any(baseline.is_thin(state.baseline.to_k0, load, state.table[load]) for load in there),
     )
     wished = state.probe_wish + 1 if wish != current else 0
     pushing = state.policy is None or not same(state.policy.table, state.table)
     taken = wish is None or current is None or pressing or pushing
     if wish is not None and current is not None and not taken:
-        fewer = explore.share_of(wish) < explore.share_of(current)
+        fewer = explore.share_of(wish) <= explore.share_of(current)
         taken = wished >= (PROBE_PATIENCE_FEWER if fewer else PROBE_PATIENCE)
-    state = replace(state, waited=waited, probe_wish=0 if taken else wished)
+    state = replace(state, waited=waited, quarantine=quarantine, probe_wish=0 if taken else wished)
     return state, wish if taken else current
 
 
 def _in_force(
-    state: TunerState, settings: Settings, made: Mapping[int, Move], changed: bool
+    state: TunerState, settings: Settings, made: Mapping[int, Move], changed: bool, past: TunerState | None
 ) -> tuple[TunerState, tuple[Decision, ...]]:
     """A decision where the k in force changed: at once with the table's entry, in two passes with the load."""
     load = state.load.present
-    if load is None:
+    if load is None or state.verified.trial is not None:
         return state, ()
     k = state.table[load]
     was_load, was_k = state.in_force or (load, k)
+    generation = state.policy.generation if state.policy else 0
+    verified = state.verified
+    if verified.message:
+        mode = verified.arm.mode if verified.arm else Verification.ALL
+        reason, message = Reason.ADAPTIVE_VERIFICATION, verified.message
+        decision = Decision(reason, message, load, was_k, k, generation, state.views.get(load), mode)
+        return replace(state, in_force=(load, k), moving=(-1, 0)), (decision,)
     if k == was_k:
         return replace(state, in_force=(load, k), moving=(-1, 0)), ()
     count = state.moving[1] + 1 if state.moving[0] == k else 1
     manual = settings.mode is TuningMode.MANUAL and changed
+    guarded = past is not None and past.ttft.lowered != state.ttft.lowered and changed
     move = None
     if settings.mode is TuningMode.AUTO and changed and made:
         # An undecided load follows the decided ones beside it: then theirs is the reason.
         move = made[min(made, key=lambda other: abs(other - load))]
-    if move is None and not manual and count < solve.CONFIRMATIONS:
+    if move is None and not manual and not guarded and count < solve.CONFIRMATIONS:
         return replace(state, moving=(k, count)), ()
     reason, message = Reason.LOAD, moves.followed(state.views.get(load), was_load, load, was_k, k)
     if manual:
         reason, message = Reason.MANUAL, f"k {was_k} → {k} at {load} requests: tuning.table of mode Manual"
+    elif guarded:
+        reason, message = Reason.TTFT_LIMIT, moves.guarded(state.ttft, settings.ttft_limit_seconds, load, was_k, k)
     elif move is not None:
         reason, message = move.reason, move.message if move.load == load else moves.dragged(move, load, was_k, k)
-    generation = state.policy.generation if state.policy else 0
     evidence = None if manual else state.views.get(load)
     decision = Decision(reason, message, load, was_k, k, generation, evidence)
     return replace(state, in_force=(load, k), moving=(-1, 0)), (decision,)
 
 
-def _viewed(state: TunerState, scores: ScoresByLoad, lengths: acceptance.Lengths, *, everywhere: bool) -> TunerState:
+def _viewed(state: TunerState, scores: Board, lengths: acceptance.Lengths, *, everywhere: bool) -> TunerState:
     """What is known, for people: made anew for the loads that are there, and `everywhere` where it is shown."""
     views = dict(state.views)
-    for load in cost.measured(state.cost):
+    for load in scores.loads:
         if everywhere or load in state.load.shares or load not in views:
-            at = scores.get(load) or score(lengths, state.cost, load)
             ks = state.table[load], state.auto[load]
-            views[load] = view(at, state.acceptance, lengths, *ks, load in state.decided)
+            views[load] = view(scores.at(load), state.acceptance, lengths, *ks, load in state.decided)
     return replace(state, views=dict(sorted(views.items())))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline_engine.protocol import MAX_K, Policy, Probe, Samples, State
+from paceline_engine.protocol import MAX_K, Policy, Probe, Samples, State, Verification, VerificationPolicy
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import Tier
+from paceline_operator.tuning.holdout import is_without_drafter
 from paceline_operator.tuning.model import Engine, Settings
 
 SILENT_SECONDS = 30.0
@@ -34,7 +35,9 @@ class Fleet:
     """The engines of one pass, sorted."""
 
     answering: tuple[Engine, ...]
-    """With state and fresh samples."""
+    """With state and fresh samples, and a drafter."""
+    holdouts: tuple[Engine, ...]
+    """The same without a drafter."""
     live: tuple[Engine, ...]
     """Of these, the ones that take a table."""
     tiers: Mapping[str, tuple[Tier, str]]
@@ -47,11 +50,14 @@ class Fleet:
 def sort(settings: Settings, engines: Sequence[Engine], silent: Mapping[str, float], pushed: int) -> Fleet:
     """Sort `engines`; `silent`: seconds for which each had running requests but made no step; `pushed`: the last
     generation that others than they know of."""
-    answering, failures = [], []
+    answering, holdouts, failures = [], [], []
     tiers: dict[str, tuple[Tier, str]] = {}
     for engine in engines:
         reason, message = _failure(engine, silent.get(engine.name, 0.0), pushed)
-        if reason is None:
+        if reason is None and engine.state is not None and is_without_drafter(engine.state):
+            holdouts.append(engine)
+            tiers[engine.name] = Tier.OFF, "it has no drafter: what it does tells what speculation is worth"
+        elif reason is None:
             answering.append(engine)
             tiers[engine.name] = _tier(settings, engine)
         else:
@@ -59,9 +65,20 @@ def sort(settings: Settings, engines: Sequence[Engine], silent: Mapping[str, flo
             tiers[engine.name] = (Tier.RESTART if reason in WITHOUT_PLUGIN else Tier.UNKNOWN, f"{reason}: {message}")
     live = tuple(engine for engine in answering if tiers[engine.name][0] is Tier.LIVE)
     known = {tier for tier, _ in tiers.values()} - {Tier.UNKNOWN}
-    tier = next((one for one in (Tier.OFF, Tier.RESTART, Tier.LIVE) if one in known), Tier.UNKNOWN)
-    reason, message = _metrics(engines, answering, failures)
-    return Fleet(tuple(answering), live, tiers, tier, reason, message)
+    tier = next((one for one in (Tier.RESTART, Tier.LIVE, Tier.OFF) if one in known), Tier.UNKNOWN)
+    reason, message = _metrics(engines, [*answering, *holdouts], failures)
+    return Fleet(tuple(answering), tuple(holdouts), live, tiers, tier, reason, message)
+
+
+def verifications(fleet: Fleet) -> frozenset[Verification]:
+    """What every live engine can be asked for; empty where any of them booted without adaptive verification."""
+    modes = [
+        frozenset(feature.modes) if feature.present and feature.supported else frozenset[Verification]()
+        for engine in fleet.live
+        if engine.state is not None
+        for feature in (engine.state.capabilities.adaptive_verification,)
+    ]
+    return frozenset.intersection(*modes) if modes else frozenset()
 
 
 def listed(texts: Sequence[str]) -> str:
@@ -78,7 +95,12 @@ def is_silent(engine: Engine) -> bool:
 
 
 def push(
-    fleet: Fleet, current: Policy | None, table: tuple[int, ...], probe: Probe | None, known_generation: int
+    fleet: Fleet,
+    current: Policy | None,
+    table: tuple[int, ...],
+    probe: Probe | None,
+    verification: VerificationPolicy | None,
+    known_generation: int,
 ) -> tuple[Policy | None, tuple[str, ...]]:
     """The policy that should be in force, and the engines that must be told it.
 
@@ -88,12 +110,19 @@ def push(
     states = {engine.name: engine.state for engine in fleet.live if engine.state is not None}
     if not states:
         return current, ()
-    if current is None and probe is None and all(same(state.table, table) for state in states.values()):
+    plain = probe is None and verification is None
+    if current is None and plain and all(same(state.table, table) for state in states.values()):
         return None, ()
-    if current is None or current.probe != probe or not same(current.table, table) or _overtaken(fleet, current):
+    wanted = (probe, verification)
+    if (
+        current is None
+        or (current.probe, current.adaptive_verification) != wanted
+        or not same(current.table, table)
+        or _overtaken(fleet, current)
+    ):
         seen = [engine.state.generation for engine in fleet.answering if engine.state is not None]
         newest = max([known_generation, current.generation if current else 0, *seen])
-        current = Policy(generation=newest + 1, table=table, probe=probe)
+        current = Policy(generation=newest + 1, table=table, probe=probe, adaptive_verification=verification)
     late = tuple(name for name, state in states.items() if not runs(state, current))
     return current, late
 

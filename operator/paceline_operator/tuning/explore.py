@@ -3,84 +3,149 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-from paceline_engine.protocol import Probe
+from paceline_engine.protocol import Probe, Samples
 from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS, Array
 from paceline_operator.tuning.cost import Cost
 from paceline_operator.tuning.goodput import Z95, Scores
+from paceline_operator.tuning.model import Settings
 
 SETTLE_STEPS, BURST_STEPS = 2, 8
 """Pipeline depth + 1 steps are still under the old k; then as many count as a burst has at least."""
 OBSERVING_SHARE = 0.25
 """Share of steps that bursts may take while a load is unknown: a fifth of a minute of it costs less than a wrong k."""
-OBSERVING_PASSES = 30
-"""Passes after which an unfinished observation falls back to the ordinary share: some k may never get clean steps."""
-SETTLED_SHARE = 0.4
-"""Of the ordinary share, where no other k could be better beyond the tie band."""
-BAD_RATIO = 0.7
-"""A k whose best case is below 0.7 of the incumbent is bad: it is only looked at now and then."""
+OBSERVING_BURSTS = 12.0
+"""Bursts for each ladder k after which an unfinished observation falls back to the ordinary share: some k may never get
+clean steps."""
+SETTLED_LOSS = 0.002
+"""Of goodput, that bursts may cost where no other k could be better beyond the tie band."""
+BAD_RATIO = 0.9
+"""A k whose best case is below 0.9 of the incumbent is in quarantine: tried when it was not seen for as long as it had
+been there, so at intervals that double."""
 LEAVING = 1.0
 """Standard errors more that a k in the bursts must be below, so that a push does not follow every flicker."""
-KEEP_ALIVE_SECONDS, RARE_SECONDS = 300.0, 900.0
-"""After which a k that was not measured is probed whatever is known of it: one that is not bad, and a bad one."""
+KEEP_ALIVE_SECONDS, RARE_SECONDS = 300.0, 3600.0
+"""After which a k that was not measured is probed whatever is known of it: one that is not bad, and the longest that a
+bad one rests."""
+FULL_CACHE = 0.95
+"""KV cache use from which a burst of a k above the one in force might preempt a request."""
+QUEUE_SHARE = 0.1
+"""Waiting over running requests from which there is no headroom for bursts that only keep estimates alive."""
+
+Quarantine = Mapping[tuple[int, int], float]
+"""(load bucket, k) -> when it was found bad."""
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """What the engines can spare. Bursts that observe, or that may find a better k, are made in any case: they are
+    short, and at a full engine a wrong k costs most."""
+
+    queued: bool = False
+    full: bool = False
+
+
+def headroom(answers: Iterable[Samples]) -> Headroom:
+    """Of the engines together."""
+    gauges = [samples.gauges for samples in answers]
+    waiting, running = sum(one.waiting for one in gauges), sum(one.running for one in gauges)
+    full = any(one.kv_cache_usage >= FULL_CACHE for one in gauges)
+    return Headroom(queued=waiting > max(1.0, QUEUE_SHARE * running), full=full)
 
 
 def lacking(scores: Scores, since_change: Array) -> tuple[int, ...]:
     """Ladder ks without their minimum count at this load, or not measured since cost or traffic changed."""
-    rows = zip(scores.ladder, scores.known.tolist(), scores.outdated.tolist(), since_change.tolist(), strict=True)
-    return tuple(
-        k for k, known, outdated, fresh in rows if not known or outdated or (k > 0 and fresh < MIN_REQUEST_STEPS)
+    rows = zip(
+        scores.ladder,
+        scores.known.tolist(),
+        scores.outdated.tolist(),
+        (scores.told & (since_change < MIN_REQUEST_STEPS)).tolist(),
+        strict=True,
     )
+    return tuple(k for k, known, outdated, stale in rows if not known or outdated or (k > 0 and stale))
+
+
+def quarantined(past: Quarantine, present: Sequence[Scores], in_force: Sequence[int], now: float) -> Quarantine:
+    """`past`, and what the loads that are there say of their ks now."""
+    found = dict(past)
+    for one, incumbent in zip(present, in_force, strict=True):
+        if incumbent not in one.ladder:
+            continue
+        gains, errors = one.gains(incumbent)
+        for k, gain, error, known in zip(one.ladder, gains, errors, one.known.tolist(), strict=True):
+            if k != incumbent and known and gain + Z95 * error < math.log(BAD_RATIO):
+                found.setdefault((one.load, k), now)
+            else:
+                found.pop((one.load, k), None)
+    return found
 
 
 def wish(
     present: Sequence[Scores],
     in_force: Sequence[int],
     missing: Collection[int],
-    share: float,
-    min_gain: float,
+    settings: Settings,
     ages: Mapping[int, float],
+    bad: Quarantine,
+    now: float,
+    room: Headroom,
     current: Probe | None,
+    thin: bool = False,
 ) -> tuple[Probe | None, bool]:
     """Bursts for the loads that are there (`present`, not empty, each with its k `in_force`), and whether to push them
     at once in place of `current`.
 
     `missing`: ks to observe now, at the higher share. Otherwise the ks that may yet be better than the one in force
-    take turns at `share` (where they are no better, they are hardly worse). Where there is none, all but the bad ones
-    do, more rarely: k=0 (the baseline) and the smallest other k (whose drafts tell of a change of traffic) stay alive
-    always. A k that was not seen for long (`ages`, seconds) is tried in any case, a bad one after longer. A k of
-    `current` leaves only when it is clearer than when it came.
+    take turns at the ordinary share (where they are no better, they are hardly worse). Where there is none, those that
+    are not bad do and k=0 (the baseline; at k=0 the smallest other k, whose drafts tell of a change of traffic), as
+    rarely as keeps their cost at SETTLED_LOSS. A k that was not seen for long (`ages`, seconds) is tried in any case,
+    a bad one at intervals that double; k=0 also while the baseline is `thin`. A k of `current` leaves only when it is
+    clearer than when it came.
     """
-    ladder = present[0].ladder
+    ladder, share = present[0].ladder, settings.probe_share
     only = set(in_force) if len(set(in_force)) == 1 else set()
     probed = set(current.ks) if current else set()
     good: set[int] = set()
     better: set[int] = set()
+    losses: dict[int, float] = {}
     for one, incumbent in zip(present, in_force, strict=True):
         gains, errors = one.gains(incumbent) if incumbent in ladder else ([], [])
         for k, gain, error in zip(ladder, gains, errors, strict=False):
             best = gain + (Z95 + LEAVING * (k in probed)) * error
-            if k != incumbent and best > math.log1p(min_gain):
+            losses[k] = max(losses.get(k, 0.0), -math.expm1(min(gain, 0.0)))
+            if k != incumbent and best > math.log1p(settings.min_gain):
                 better.add(k)
             if best > math.log(BAD_RATIO):
                 good.add(k)
     if observed := [k for k in ladder if k in missing and k not in only]:
         wanted = _bursts(observed, max(share, OBSERVING_SHARE))
         return wanted, wanted != current
-    alive = {0, min((k for k in ladder if k > 0), default=0)}
-    kept = better or good | alive
-    stale = {k for k, age in ages.items() if age > (KEEP_ALIVE_SECONDS if k in good else RARE_SECONDS)}
+    alive = {min((k for k in ladder if k > 0), default=0) if 0 in in_force else ladder[-1]}
+    if room.full:
+        better = {k for k in better if k <= max(in_force)}
+    kept = better or (set() if room.queued else good | alive)
+    stale = {k for k, age in ages.items() if age > (KEEP_ALIVE_SECONDS if k in good else _rest(k, age, bad, now))}
+    stale |= {0} & set(ladder) if thin else set()
     ks = [k for k in ladder if k in kept | stale and k not in only]
     if not ks:
         return None, False
-    whole = bool(better) or 0 in in_force  # at k=0 only bursts can tell that drafts are accepted again
-    wanted = _bursts(ks, share if whole else share * SETTLED_SHARE)
+    if not better and 0 not in in_force:  # at k=0 only bursts can tell that drafts are accepted again
+        lost = sum(losses.get(k, 0.0) for k in ks) / len(ks)
+        share *= 0.5 ** max(0, math.ceil(math.log2(max(lost, 1e-6) * share / SETTLED_LOSS)))
+    wanted = _bursts(ks, share)
+    if current is not None and wanted.ks == current.ks and 0.5 <= share_of(wanted) / share_of(current) <= 2:
+        wanted = current
     needless = probed - set(ks) - good - alive
     observing = current is not None and share_of(current) >= max(OBSERVING_SHARE, 1.01 * share)
     return wanted, observing or bool(needless)
+
+
+def _rest(k: int, age: float, bad: Quarantine, now: float) -> float:
+    """Seconds that a bad k rests between two bursts: as long as it had been bad when it was seen last."""
+    since = [at for (_, one), at in bad.items() if one == k]
+    return min(RARE_SECONDS, max(KEEP_ALIVE_SECONDS, now - age - max(since))) if since else KEEP_ALIVE_SECONDS
 
 
 def share_of(bursts: Probe) -> float:
@@ -91,7 +156,7 @@ def share_of(bursts: Probe) -> float:
 def ages(costs: Cost, loads: Sequence[int], now: float) -> dict[int, float]:
     """Seconds since any of `loads` measured each ladder k."""
     width = len(costs.ladder)
-    seen = np.max([costs.seen[row * width : (row + 1) * width] for row in map(costs.loads.index, loads)], axis=0)
+    seen = costs.seen.reshape(-1, width)[[costs.loads.index(load) for load in loads]].max(axis=0)
     return dict(zip(costs.ladder, (now - seen).tolist(), strict=True))
 
 

@@ -6,7 +6,7 @@ of the log length plus that of the log step time, and a comparison of two ks kee
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,8 @@ import numpy.typing as npt
 from paceline_operator.tuning import acceptance, cost
 from paceline_operator.tuning.acceptance import Acceptance, Array, Lengths
 from paceline_operator.tuning.cost import Cost
+from paceline_operator.tuning.direct import Direct
+from paceline_operator.tuning.direct import lengths as direct_lengths
 from paceline_operator.tuning.model import BucketView, Candidate, Interval
 
 Z95 = 1.96
@@ -42,6 +44,8 @@ class Scores:
     """Cost and acceptance both have their minimum count: only such a k may be chosen."""
     outdated: npt.NDArray[np.bool_]
     """Cost was not measured since it changed."""
+    told: npt.NDArray[np.bool_]
+    """Acceptance is known by position; elsewhere the length is tokens over request-steps of this load."""
 
     def gains(self, over: int) -> tuple[list[float], list[float]]:
         """Log goodput of every ladder k over that of `over`, and the standard errors."""
@@ -60,25 +64,99 @@ class Scores:
         return gains[row], errors[row]
 
 
-def score(lengths: Lengths, costs: Cost, load: int) -> Scores:
-    """Scores of the ladder at `load`, one of the buckets of `costs`."""
-    width = len(costs.ladder)
-    position = costs.loads.index(load)
-    cells = slice(position * width, (position + 1) * width)
-    request_steps, counted = costs.requests[position]
-    requests = float(request_steps / counted) if counted > 0 else float(load)
-    return Scores(
-        load=load,
+@dataclass(frozen=True)
+class Board:
+    """Scores of several load buckets at once: load positions first, ladder positions after."""
+
+    loads: tuple[int, ...]
+    ladder: tuple[int, ...]
+    requests: Array
+    log_length: Array
+    log_step: Array
+    log_goodput: Array
+    length_covariance: Array
+    step_covariance: Array
+    steps: Array
+    known: npt.NDArray[np.bool_]
+    outdated: npt.NDArray[np.bool_]
+    told: npt.NDArray[np.bool_]
+
+    def at(self, load: int) -> Scores:
+        """The scores of one of `loads`."""
+        row = self.loads.index(load)
+        return Scores(
+            load=load,
+            ladder=self.ladder,
+            requests=float(self.requests[row]),
+            log_length=self.log_length[row],
+            log_step=self.log_step[row],
+            log_goodput=self.log_goodput[row],
+            length_covariance=self.length_covariance[row],
+            step_covariance=self.step_covariance[row],
+            steps=self.steps[row],
+            known=self.known[row],
+            outdated=self.outdated[row],
+            told=self.told,
+        )
+
+    def stirred(self, incumbents: Mapping[int, int], errors: float) -> set[int]:
+        """Loads of `incumbents` (load -> k) where another known k is better by more than `errors` standard errors."""
+        if not incumbents:
+            return set()
+        places = [self.loads.index(load) for load in incumbents]
+        columns = [self.ladder.index(k) for k in incumbents.values()]
+        rows = np.arange(len(places))
+        covariance = self.length_covariance[places] + self.step_covariance[places]
+        own = covariance[rows, :, columns]
+        variance = covariance.diagonal(axis1=1, axis2=2) + own[rows, columns][:, None] - 2 * own
+        log = self.log_goodput[places]
+        gains = log - log[rows, columns][:, None]
+        better = self.known[places] & (gains > errors * np.sqrt(np.maximum(variance, 0.0)))
+        better[rows, columns] = False
+        return {load for load, found in zip(incumbents, better, strict=True) if found.any()}
+
+
+def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -> Board:
+    """Scores of the ladder at `loads`, which are buckets of `costs`."""
+    width, total = len(costs.ladder), len(costs.loads)
+    size = width * total
+    rows = np.asarray([costs.loads.index(load) for load in loads], dtype=np.intp)
+    blocks = costs.covariance[:size, :size].reshape(total, width, total, width)
+    step_covariance = blocks[rows, :, rows, :]
+    log_step = costs.mean[:size].reshape(total, width)[rows]
+    weights = cost.effects(costs)
+    if weights is not None:
+        weights = weights.reshape(total, width, -1)[rows]
+        cross = costs.covariance[:size, size:].reshape(total, width, -1)[rows] @ weights.transpose(0, 2, 1)
+        effects = weights @ costs.covariance[size:, size:] @ weights.transpose(0, 2, 1)
+        step_covariance = step_covariance + cross + cross.transpose(0, 2, 1) + effects
+        log_step = log_step + weights @ costs.mean[size:]
+    request_steps, counted = costs.requests[rows].T
+    requests = np.where(counted > 0, request_steps / np.maximum(counted, 1e-9), np.asarray(loads, float))
+    log_length = np.broadcast_to(lengths.log, log_step.shape)
+    length_covariance = np.broadcast_to(lengths.covariance, step_covariance.shape)
+    known = np.broadcast_to(lengths.known, log_step.shape)
+    if not direct.told.all() and direct.windows.any():
+        told = lengths.known | direct.told
+        log, variance, there = (found[rows] for found in direct_lengths(direct))
+        log_length = np.where(told, lengths.log, np.where(there, log, lengths.log))
+        both = told[:, None] & told[None, :]
+        own = np.where(told, 0.0, variance)[:, :, None] * np.eye(width)
+        length_covariance = np.where(both, lengths.covariance, own)
+        known = np.where(told, lengths.known, there)
+    return Board(
+        loads=tuple(loads),
         ladder=costs.ladder,
         requests=requests,
-        log_length=lengths.log,
-        log_step=costs.mean[cells],
-        log_goodput=math.log(requests) + lengths.log - costs.mean[cells],
-        length_covariance=lengths.covariance,
-        step_covariance=costs.covariance[cells, cells],
-        steps=costs.steps[cells],
-        known=lengths.known & cost.is_own(costs, load),
-        outdated=costs.seen[cells] < costs.changed,
+        log_length=log_length,
+        log_step=log_step,
+        log_goodput=np.log(requests)[:, None] + log_length - log_step,
+        length_covariance=length_covariance,
+        step_covariance=step_covariance,
+        steps=costs.steps.reshape(total, width)[rows],
+        known=known & cost.own(costs)[rows],
+        outdated=(costs.seen < costs.changed).reshape(total, width)[rows],
+        told=lengths.known | direct.told,
     )
 
 
@@ -99,6 +177,7 @@ def view(scores: Scores, beliefs: Acceptance, lengths: Lengths, k: int, recommen
     seconds = _intervals(scores.log_step, scores.step_covariance)
     tokens = _intervals(scores.log_length, scores.length_covariance)
     known, steps, survival = scores.known.tolist(), scores.steps.tolist(), lengths.survival.tolist()
+    told = scores.told.tolist()
     candidates = tuple(
         Candidate(
             k=candidate,
@@ -107,8 +186,9 @@ def view(scores: Scores, beliefs: Acceptance, lengths: Lengths, k: int, recommen
             acceptance_length=tokens[row],
             steps=int(steps[row]),
             firing_rate=acceptance.firing_rate(beliefs, row),
-            survival=tuple(survival[row][:candidate]),
+            survival=tuple(survival[row][:candidate]) if told[row] else (),
             borrowed=not known[row],
+            acceptance_known=told[row],
         )
         for row, candidate in enumerate(scores.ladder)
     )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from paceline_engine.protocol import Policy, Samples, State
+from paceline_engine.protocol import Policy, Samples, State, Verification
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import Method, Tier, TuningMode
+from paceline_operator.api.serving import AdaptiveVerification, Method, Tier, TuningMode
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,29 @@ class Settings:
     probe_share: float
     """Fraction of steps that bursts may take once a load is observed."""
     tpot_limit_seconds: float | None = None
+    ttft_limit_seconds: float | None = None
+    """Of the 95th percentile of the time to first token: an observed guard, not a constraint of the solver."""
+    adaptive_verification: AdaptiveVerification = AdaptiveVerification.AUTO
+    """Disabled: engines that booted with AV verify all. Otherwise measurement decides."""
+    off_step_seconds: Mapping[int, float] = field(default_factory=dict)
+    """Load bucket -> step seconds of an engine without a drafter, from an experiment or a profile."""
+    profile: Profile | None = None
+    """What was learnt under the same key before."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Cost and acceptance learnt before, under the same key (GPU, TP, model and draft digests, engine version, graphs).
+
+    A prior: it counts for half of each minimum, so that live samples confirm it before anything is decided.
+    """
+
+    step_seconds: Mapping[tuple[int, int], float]
+    """(load bucket, k) -> mean step seconds."""
+    survival: Mapping[int, tuple[float, ...]]
+    """k -> share of request-steps whose draft was accepted up to position 1..k."""
+    adaptive_loads: tuple[int, ...] = ()
+    """Load buckets where AV was measured to pay."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +67,8 @@ class Engine:
     samples: Samples | None = None
     failure: Reason | None = None
     failure_message: str = ""
+    ttft_p95_seconds: float | None = None
+    """Over the last period; None = unknown."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +96,8 @@ class Candidate:
     """Share of request-steps whose draft was accepted up to position 1..k."""
     borrowed: bool
     """True where cost or acceptance come from neighbouring cells or the prior, not from this cell."""
+    acceptance_known: bool = True
+    """False where the engine tells of no drafts: the length is then tokens over request-steps of this load alone."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +125,45 @@ class Decision:
     generation: int
     evidence: BucketView | None
     """The candidates at that load: None for Manual."""
+    verification: Verification | None = None
+    """How drafts are verified from now on, where that is what changed (from_k may then equal to_k)."""
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What trying other ks (and other ways to verify) cost, over about the last hour."""
+
+    step_share: float = 0.0
+    """Of decode steps, settling steps included."""
+    time_share: float = 0.0
+    """Of decode time, settling included."""
+    tokens_lost: float = 0.0
+    """That the k in force would have given more in that time; negative where what was tried was better."""
+    quarantined: tuple[tuple[int, int], ...] = ()
+    """(load bucket, k) that are far below the k in force and are tried rarely."""
+
+
+@dataclass(frozen=True)
+class VerificationView:
+    """What is known of adaptive verification at one load."""
+
+    load: int
+    mode: Verification
+    k: int
+    cap: int | None
+    """Draft tokens verified a step at most, where that is what the mode is."""
+    goodput: Interval
+    windows: int
+    gain: Interval
+    """Goodput over that of verifying all at the best k, as a ratio."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Something that only a restart or a person can do, with the numbers for it."""
+
+    reason: Reason
+    message: str
 
 
 @dataclass(frozen=True)
@@ -156,3 +222,14 @@ class Step:
     """Engine name -> generation in force there; engines that do not answer are absent."""
     k_by_engine: Mapping[str, int] = field(default_factory=dict)
     """Engine name -> k its own table gives at the present (or, idle, the last) load."""
+    ratio_to_no_drafter: Interval | None = None
+    """Goodput in force over that of an engine without a drafter; None = no hold-out replica, experiment or profile."""
+    verification: Verification | None = None
+    """How drafts are verified; None where no engine booted with AV, or not all did."""
+    verifications: tuple[VerificationView, ...] = ()
+    exploration: Exploration = field(default_factory=Exploration)
+    contexts: Mapping[int, float] = field(default_factory=dict)
+    """Context bucket -> share of decode time lately; costs shown are for this mix."""
+    proposals: tuple[Proposal, ...] = ()
+    errors: tuple[str, ...] = ()
+    """Links of the pass that failed and were left out: bugs, to be logged and counted. Everything else went on."""

@@ -7,13 +7,17 @@ from dataclasses import dataclass, replace
 
 from paceline_operator.api.conditions import Reason
 from paceline_operator.tuning.acceptance import Array
+from paceline_operator.tuning.baseline import THIN_WINDOWS, Running, bounds
 from paceline_operator.tuning.goodput import Scores, goodput
+from paceline_operator.tuning.guard import Ttft
 from paceline_operator.tuning.model import BucketView, Interval, Settings
 from paceline_operator.tuning.solve import CONFIRMATIONS, Choice, choose
 
 FIRST_WINDOWS = 6
 """Windows after a load was first observed in which its first move corrects a guess in any case."""
 RESTLESS_HALF_LIFE_SECONDS = 1800.0
+HELD_SECONDS, LONGEST_HELD_SECONDS = 600.0, 7200.0
+"""For which k stays 0 after it fell below its baseline; doubled each time."""
 NOBODY = (-1, 0)
 """No k is asked for."""
 
@@ -88,6 +92,32 @@ def advance(
         message=message,
     )
     return decided, Move(scores.load, past.k, choice.k, reason, message)
+
+
+def below_baseline(past: Decided | None, running: Running | None, load: int, now: float) -> tuple[Decided, Move] | None:
+    """A move to k=0 where bursts at k=0 gave more than the k in force, whatever the model says of it."""
+    found = bounds(running)
+    if past is None or running is None or found is None or past.k == 0 or past.k != running.k:
+        return None
+    mean, half = found
+    if mean + half >= 0 or running.count < THIN_WINDOWS:
+        return None
+    ratio, upper = math.exp(mean), math.exp(mean + half)
+    message = (
+        f"k {past.k} → 0 at {_requests(load)}: it gave {ratio:.3f} of k=0 in the same engines, at most "
+        f"{upper:.3f}, in {running.count} windows with both"
+    )
+    decided = replace(past, k=0, moved=now, pending=NOBODY, windows=0, reason=Reason.BASELINE, message=message)
+    return decided, Move(load, past.k, 0, Reason.BASELINE, message)
+
+
+def guarded(ttft: Ttft, limit: float | None, load: int, from_k: int, to_k: int) -> str:
+    """Why the guard on the time to first token changed the k in force."""
+    head = f"k {from_k} → {to_k} at {_requests(load)}"
+    if to_k > from_k:
+        return f"{head}: the time to first token has been clear of its limit for {ttft.wait:.0f} s"
+    breach = f"the time to first token is {ttft.worst:.2f} s (p95), the limit {limit or 0.0:.2f} s"
+    return f"{head}: {breach}, two windows in a row"
 
 
 def followed(view: BucketView | None, from_load: int, to_load: int, from_k: int, to_k: int) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from paceline_operator.tuning.goodput import Scores
 
 STANDARD_ERRORS = 2.0
+LEAST_ERRORS = 1.0
+"""No band is narrower."""
 CONFIRMATIONS = 2
 """Windows in a row that must ask for the same move."""
 
@@ -81,3 +83,13 @@ def table(base: Sequence[int], decided: Mapping[int, int], loads: Sequence[int])
         dense[load:end] = [min(max(k, low), high) for k in dense[load:end]]
     dense[0] = dense[1]
     return tuple(dense)
+
+
+def overlaid(dense: tuple[int, ...], rows: Mapping[int, int], loads: Sequence[int]) -> tuple[int, ...]:
+    """`dense` with the buckets of `rows` (load -> k) replaced."""
+    found = list(dense)
+    for load, end in zip(loads, [*loads[1:], len(dense)], strict=True):
+        if load in rows:
+            found[load:end] = [rows[load]] * (end - load)
+    found[0] = found[1]
+    return tuple(found)

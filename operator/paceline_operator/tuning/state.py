@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from paceline_engine.protocol import Policy
+from paceline_engine.protocol import Policy, State, Verification, VerificationPolicy
 from paceline_operator.api.serving import Method
-from paceline_operator.tuning import acceptance, cost
+from paceline_operator.tuning import acceptance, cost, direct, warm
 from paceline_operator.tuning.acceptance import Acceptance
+from paceline_operator.tuning.account import Account
+from paceline_operator.tuning.baseline import Baseline
 from paceline_operator.tuning.cost import Cost
+from paceline_operator.tuning.direct import Direct
+from paceline_operator.tuning.guard import Ttft
+from paceline_operator.tuning.holdout import History
 from paceline_operator.tuning.load import Load, buckets_of
 from paceline_operator.tuning.model import BucketView, Engine, Interval, Settings
 from paceline_operator.tuning.moves import Decided
+from paceline_operator.tuning.verification import Verified
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Published:
     at: float
     buckets: tuple[BucketView, ...]
     ratio_to_k0: Interval | None
+    ratio_to_no_drafter: Interval | None
     load: int | None
 
 
@@ -44,6 +51,7 @@ class TunerState:
     now: float
     acceptance: Acceptance
     cost: Cost
+    direct: Direct
     base: tuple[int, ...]
     """Table of the loads that are not decided: the boot table, or what the engines ran when this process started."""
     table: tuple[int, ...]
@@ -59,8 +67,17 @@ class TunerState:
     """The table of mode Auto, whichever mode is in force."""
     views: Mapping[int, BucketView] = field(default_factory=dict)
     """By load bucket; those of loads that are not there may be a minute old."""
-    waited: Mapping[int, int] = field(default_factory=dict)
-    """Load bucket -> passes that probed for its missing counts."""
+    waited: Mapping[int, float] = field(default_factory=dict)
+    """Load bucket -> bursts that were to get its missing counts."""
+    quarantine: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """(load bucket, k) far below the k in force -> since when."""
+    verified: Verified = field(default_factory=Verified)
+    baseline: Baseline = field(default_factory=Baseline)
+    history: History = field(default_factory=History)
+    held: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """Load bucket that fell below its baseline -> until when k stays 0, and for how long that was."""
+    ttft: Ttft = field(default_factory=Ttft)
+    account: Account = field(default_factory=Account)
     load: Load = field(default_factory=Load)
     lately: Mapping[int, float] = field(default_factory=dict)
     """Load bucket -> decode time, forgotten over minutes."""
@@ -84,10 +101,14 @@ def fresh(settings: Settings, live: Sequence[Engine], now: float) -> TunerState:
         now=now,
         acceptance=acceptance.empty(settings.ladder, settings.method),
         cost=cost.empty(loads, settings.ladder),
+        direct=direct.empty(loads, settings.ladder),
         base=settings.boot_table,
         table=settings.boot_table,
         auto=settings.boot_table,
     )
+    if settings.profile is not None:
+        beliefs, costs, base = warm.warmed(state.acceptance, state.cost, settings.profile, settings.boot_table, now)
+        state = replace(state, acceptance=beliefs, cost=costs, base=base, auto=base)
     newest = max((engine.state for engine in live if engine.state), key=lambda found: found.generation, default=None)
     if newest is None or newest.generation == 0 or len(newest.table) != len(settings.boot_table):
         return state
@@ -97,8 +118,24 @@ def fresh(settings: Settings, live: Sequence[Engine], now: float) -> TunerState:
         base=base,
         auto=base,
         table=newest.table,
-        policy=Policy(generation=newest.generation, table=newest.table, probe=newest.probe),
+        policy=Policy(
+            generation=newest.generation,
+            table=newest.table,
+            probe=newest.probe,
+            adaptive_verification=_verification(newest),
+        ),
     )
+
+
+def _verification(state: State) -> VerificationPolicy | None:
+    """How a policy put an engine to verify; None where none did."""
+    found = state.adaptive_verification
+    if found is None or found.generation == 0:
+        return None
+    capped = found.mode is Verification.CAPPED and found.cap is not None
+    if found.mode is Verification.CAPPED and not capped:
+        return None
+    return VerificationPolicy(mode=found.mode, cap=found.cap if capped else None)
 
 
 def key(settings: Settings) -> tuple[Method, tuple[int, ...], int]:

@@ -6,12 +6,25 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from paceline_engine.protocol import CONTEXT_EDGES, Verification
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import Tier, TuningMode
+from paceline_operator.tuning import cost, guard, holdout
 from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS
 from paceline_operator.tuning.engines import Fleet, listed, runs
-from paceline_operator.tuning.model import Decision, Interval, Memory, Settings, Step
+from paceline_operator.tuning.goodput import interval
+from paceline_operator.tuning.model import (
+    Decision,
+    Exploration,
+    Interval,
+    Memory,
+    Proposal,
+    Settings,
+    Step,
+    VerificationView,
+)
 from paceline_operator.tuning.state import TunerState
+from paceline_operator.tuning.verification import Arm
 
 UNACKNOWLEDGED_PASSES = 3
 COLLAPSED_LENGTH = 1.02
@@ -25,7 +38,9 @@ class Findings:
 
     late: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
-    ratio: Interval | None = None
+    to_k0: Interval | None = None
+    to_no_drafter: Interval | None = None
+    errors: tuple[str, ...] = ()
 
 
 def step(
@@ -57,7 +72,16 @@ def step(
         load=load,
         k=state.table[load] if load is not None else None,
         buckets=tuple(state.views.values()),
-        ratio_to_k0=found.ratio,
+        ratio_to_k0=found.to_k0,
+        ratio_to_no_drafter=found.to_no_drafter,
+        verification=state.policy.adaptive_verification.mode
+        if state.policy and state.policy.adaptive_verification
+        else None,
+        verifications=_verifications(state),
+        exploration=_exploration(state),
+        contexts=dict(zip(CONTEXT_EDGES, cost.contexts(state.cost).tolist(), strict=True)),
+        proposals=_proposals(settings, state),
+        errors=found.errors,
         generations={name: one.generation for name, one in states.items()},
         k_by_engine={name: one.table[at] for name, one in states.items() if at is not None and at < len(one.table)},
     )
@@ -109,3 +133,59 @@ def _effective(settings: Settings, state: TunerState, fleet: Fleet, holding: boo
 
 def _waiting(fleet: Fleet) -> str:
     return listed([f"{name}: {why}" for name, (tier, why) in fleet.tiers.items() if tier is Tier.RESTART])
+
+
+def _verifications(state: TunerState) -> tuple[VerificationView, ...]:
+    """Every measured arm of adaptive verification against verifying all at the best k."""
+    found = []
+    for (load, arm), belief in state.verified.beliefs.items():
+        everything = state.verified.beliefs.get((load, Arm(Verification.ALL, state.auto[load])))
+        if arm.mode is Verification.ALL or everything is None:
+            continue
+        gain = interval(belief.log - everything.log, belief.variance + everything.variance)
+        rate = interval(belief.log, belief.variance)
+        found.append(VerificationView(load, arm.mode, arm.k, arm.cap, rate, belief.windows, gain))
+    return tuple(sorted(found, key=lambda one: (one.load, one.mode, one.k)))
+
+
+def _exploration(state: TunerState) -> Exploration:
+    book = state.account
+    return Exploration(
+        step_share=book.tried_steps / book.steps if book.steps else 0.0,
+        time_share=book.tried_seconds / book.seconds if book.seconds else 0.0,
+        tokens_lost=book.lost,
+        quarantined=tuple(sorted(state.quarantine)),
+    )
+
+
+def _proposals(settings: Settings, state: TunerState) -> tuple[Proposal, ...]:
+    """What only a restart or a person can do."""
+    found = []
+    if better := holdout.better_without(state.baseline.to_no_drafter, state.history):
+        found.append(
+            Proposal(
+                Reason.NO_DRAFTER,
+                f"restart without a drafter: over the last hours this serving gave {better[0]:.3f} of an "
+                f"engine without one at the same loads, at most {better[1]:.3f} (ratioToNoDrafter); the drafter's "
+                "memory becomes KV cache",
+            )
+        )
+    elif settings.mode is TuningMode.AUTO and holdout.off_for_long(state.history):
+        found.append(
+            Proposal(
+                Reason.NO_DRAFTER,
+                "restart without a drafter: k was 0 for nearly all decode time of the last hours, and k=0 still pays a "
+                "draft pass and holds the drafter's memory; what a restart gives is not measured (ratioToNoDrafter is "
+                "unknown without a hold-out replica, an experiment or a profile)",
+            )
+        )
+    since = state.ttft.stuck_since
+    if since is not None and state.now - since >= guard.STUCK_SECONDS:
+        found.append(
+            Proposal(
+                Reason.TTFT_LIMIT,
+                f"add replicas: the time to first token still exceeds its limit with k lowered by "
+                f"{state.ttft.lowered} steps of the ladder",
+            )
+        )
+    return tuple(found)

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from paceline_engine.protocol import HISTOGRAM_BASE, CostCell
+from paceline_engine.protocol import CONTEXT_EDGES, HISTOGRAM_BASE, CostCell, Verification, context_bucket
 
+CONTEXTS = {edge: position for position, edge in enumerate(CONTEXT_EDGES)}
 OUTLIER_FACTOR = 5.0
 OUTLIER_SHARE = 0.05
 """Steps above five times a cell's median, where they are at most a twentieth (or one), are stalls of the process (a
@@ -27,19 +28,24 @@ class Timing:
 
 
 def timings(window: Iterable[CostCell], loads: Sequence[int], ladder: Sequence[int]) -> dict[int, Timing]:
-    """Timings by cell index (load position * len(ladder) + ladder position); loads and ks outside are left out."""
+    """Timings by cell index; loads, ks and contexts outside are left out, and steps that adaptive verification cut.
+
+    Index: (context position * len(loads) + load position) * len(ladder) + ladder position.
+    """
     rows = {load: position for position, load in enumerate(loads)}
     columns = {k: position for position, k in enumerate(ladder)}
     sums: dict[int, list[float]] = {}
     for cell in window:
-        # Fewer verified than configured is how ngram and adaptive verification are: that is part of what k costs. More
-        # are drafts of a larger k before.
-        if cell.k_verified > cell.k_drafted or cell.load not in rows or cell.k_drafted not in columns:
+        # Fewer verified than configured is how ngram is: that is part of what k costs. More are drafts of a larger k
+        # before. At k=0 nothing is verified, in whichever mode.
+        if cell.k_verified > cell.k_drafted or (cell.verification is not Verification.ALL and cell.k_drafted):
             continue
-        if (kept := robust_mean(cell)) is None:
+        row, column = rows.get(cell.load), columns.get(cell.k_drafted)
+        if row is None or column is None or (kept := robust_mean(cell)) is None:
             continue
         mean, variance, steps = kept
-        total = sums.setdefault(rows[cell.load] * len(ladder) + columns[cell.k_drafted], [0.0, 0.0, 0.0, 0.0])
+        row += CONTEXTS[context_bucket(cell.context)] * len(loads)
+        total = sums.setdefault(row * len(ladder) + column, [0.0, 0.0, 0.0, 0.0])
         total[0] += steps
         total[1] += steps * mean
         total[2] += steps * variance
