@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from paceline_engine import verification
+from paceline_engine.exporter import feasible
 from paceline_engine.protocol import Capabilities, Feature, Verification, VerificationFeature
 from paceline_engine.worker import Findings
 
@@ -47,7 +47,7 @@ def probe(scheduler: Any, engine_version: str, executor: Any = None) -> Capabili
         attention_backend=found.attention_backend,
         api_servers=api_servers,
         graph_requests=found.graph_requests,
-        metrics=_metrics(api_servers),
+        metrics=feasible(api_servers),
     )
 
 
@@ -140,15 +140,6 @@ def _adaptive_verification(config: Any, runner: str, found: Findings, unseen: st
             supported=False, reason=reason, present=True, modes=(Verification.ADAPTIVE,), ranks=ranks
         )
     return VerificationFeature(supported=True, present=True, modes=_LIVE_MODES, repriceable=True, ranks=ranks)
-
-
-def _metrics(api_servers: int) -> Feature:
-    """Whether the API server can show our series: it has to be one, and to load Python plugins."""
-    if os.environ.get("VLLM_USE_RUST_FRONTEND", "0") not in {"", "0"}:
-        return _absent("the Rust front end loads no Python plugin")
-    if api_servers != 1:
-        return _absent(f"{api_servers} API servers share the port: a scrape would count what one of them saw")
-    return Feature(supported=True)
 
 
 def _multi_module(speculative: Any) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline_engine import exporter
 from paceline_engine.backend import Backend
 from paceline_engine.capabilities import boot_table, missing_seam, probe
 from paceline_engine.control import ControlServer, TokenFiles, TokenMissing
@@ -45,6 +46,10 @@ def register() -> None:
         _remember_executors()
     except Exception:
         log.exception("Paceline: cannot reach the workers of this vLLM: adaptive verification stays as it was booted")
+    try:
+        exporter.register()
+    except Exception:
+        log.exception("Paceline: /metrics of this process will have no paceline series")
 
 
 def _remember_executors() -> None:

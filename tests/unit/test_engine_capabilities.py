@@ -209,6 +209,7 @@ def test_what_the_workers_have_is_told() -> None:
 def test_metrics_are_the_api_servers_where_there_is_one_and_it_takes_plugins(
     servers: int, rust: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PACELINE_TOKEN_DIR", "tokens")
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", rust)
     found = probe(Scheduler(_api_process_count=servers), "0.33.0")
     assert found.api_servers == servers

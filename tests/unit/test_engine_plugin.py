@@ -79,6 +79,7 @@ def scheduler_config(monkeypatch: pytest.MonkeyPatch) -> type:
             self.vllm_config = vllm_config
 
     names = ("vllm", "vllm.config", "vllm.version", "vllm.v1", "vllm.v1.executor")
+    monkeypatch.setattr("paceline_engine.exporter._registered", True)  # not into the registry of the tests themselves
     vllm, config, version, v1, executor = map(ModuleType, names)
     config.SchedulerConfig = SchedulerConfig  # type: ignore[attr-defined]
     version.__version__ = "0.32.0"  # type: ignore[attr-defined]
