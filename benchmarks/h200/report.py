@@ -1,0 +1,302 @@
+"""docs/h200.md from the result files: every figure on that page is read here, none is typed.
+
+Usage: python benchmarks/h200/report.py (`--check`: exit status 1 where the page differs). The picture: picture.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from page import NOT_MEASURED, PAGE, PICTURE, interval, number, read, rows, table
+
+
+def environment() -> list[str]:
+    """What was measured on."""
+    lanes = [read(f"lane_{name}") for name in ("loop", "plugin", "ranks", "text")]
+    engines = {name: facts for lane in lanes for name, facts in lane.get("engines", {}).items() if "vllm" in facts}
+    main = next(iter(engines.values()), None)
+    if main is None:
+        return []
+    boots = sorted(facts["boot_seconds"] for facts in engines.values())
+    return [
+        f"{main.get('gpu')}, vLLM {main['vllm']}, torch {main['torch']}, {main['runner']} runner, {main['scheduler']}, "
+        f"{main['cudagraph_mode']} graphs. 8B Llama shape with a one-layer EAGLE draft, dummy weights, bfloat16, "
+        f"synthetic acceptance; `max_num_seqs` {main['max_num_seqs']}. {len(engines)} engines booted in "
+        f"{boots[0]:.0f} to {boots[-1]:.0f} s, several on a GPU at once; only one of a GPU is driven at a time.",
+        "",
+    ]
+
+
+def stages() -> list[str]:
+    """What ran, and what did not and why."""
+    body = [
+        [f"`{name}`", stage["outcome"].splitlines()[-1][:160].replace("|", "/"), number(stage["seconds"], 0)]
+        for lane in ("loop", "plugin", "ranks", "text")
+        for name, stage in read(f"lane_{lane}").get("stages", {}).items()
+    ]
+    failed = [
+        f"- engine `{name}` did not boot: {facts['failure']}"
+        for lane in ("loop", "plugin", "ranks", "text")
+        for name, facts in read(f"lane_{lane}").get("engines", {}).items()
+        if "failure" in facts
+    ]
+    if not body:
+        return []
+    return ["## What was run", "", *table(("stage", "outcome", "s"), body), *failed, *([""] if failed else [])]
+
+
+def changes() -> list[str]:
+    """Live changes of k, of verification, and over two ranks."""
+    body = []
+    for title, found in (
+        ("k", read("retune")),
+        ("k and verification", read("verification_switches")),
+        ("the same, tensor parallel", read("tensor_parallel")),
+    ):
+        if not found:
+            continue
+        applied = found.get("verification_applied_ms") or {}
+        body.append(
+            [
+                title, number(found["changes"], 0), number(found["requests"], 0),
+                " / ".join(number(found["retune_ms"].get(q), 0) for q in ("p50", "p99", "max")),
+                " / ".join(number(applied.get(q), 0) for q in ("p50", "p99", "max")) if applied else NOT_MEASURED,
+                number(found["finished_requests"], 0), number(found["failed_requests"], 0),
+                number(found["longest_step_ms"], 0),
+            ]
+        )  # fmt: skip
+    if not body:
+        return []
+    head = (
+        "what changes", "changes", "requests", "PUT to first step, ms p50 / p99 / max",
+        "verification in force on all ranks, ms", "finished", "failed", "longest step, ms",
+    )  # fmt: skip
+    lines = ["## Changes under load", "", "Pushed by another process every 0.2 s.", "", *table(head, body)]
+    agreement = read("tensor_parallel").get("agreement")
+    if agreement:
+        lines += [
+            f"Tensor parallel: {agreement['ranks']} ranks wrote down {agreement['steps']} steps. The same k in every "
+            f"step: {agreement['same_k_in_every_step']}; every change of verification in front of the same step: "
+            f"{agreement['same_step_for_every_change']} ({agreement['changes_of_verification']} changes).",
+            "",
+        ]
+    return lines
+
+
+def costs() -> list[str]:
+    """What the plugin, its thread, a schedule and an idle drafter cost."""
+    overhead, boots = read("overhead").get("by_load", {}), read("boots").get("by_load", {})
+    lines: list[str] = []
+    if overhead:
+        body = [
+            [
+                load, interval(at["plugin_over_none"]), interval(at["plugin_over_no_thread"]),
+                interval(at["hooks_over_none"]), " / ".join(number(at["hook_us"][q], 0) for q in ("p50", "p99")),
+            ]
+            for load, at in overhead.items()
+        ]  # fmt: skip
+        head = (
+            "requests",
+            "plugin, %",
+            "its thread alone, %",
+            "its hooks alone, %",
+            "hooks of a step, µs p50 / p99",
+        )
+        lines += [
+            "## What the plugin costs", "",
+            f"Step time with over step time without, in percent, 95 % interval over rounds; k={read('overhead')['k']} "
+            "in one engine whose plugin is taken out and put back between windows of identical fresh requests. The "
+            "thread is polled once a second from outside, and compared with no server and no thread at all.",
+            "", *table(head, body),
+        ]  # fmt: skip
+    if boots:
+        names = {
+            "schedule_over_static1": "schedule over static k, boot 1", "schedule_over_static2": "boot 2",
+            "plugin_over_static1": "plugin and schedule over static k, boot 1",
+            "static2_over_static1": "static boot 2 over boot 1", "k0_over_no_drafter": "k=0 over no drafter",
+        }  # fmt: skip
+        body = [[load, *(interval(at.get(name)) for name in names)] for load, at in boots.items()]
+        lines += [
+            "## What a schedule costs, and a drafter that drafts nothing", "",
+            f"Step time, percent; static k={read('boots')['k']}: engines of their own without plugin and schedule.",
+            "", *table(("requests", *names.values()), body),
+        ]  # fmt: skip
+    return lines
+
+
+def truth() -> list[str]:
+    """Whether the samples are true."""
+    found, cells = read("samples"), rows("sweep")
+    if not found:
+        return []
+    ks = list(dict.fromkeys(row["k"] for row in cells))
+    loads = list(dict.fromkeys(row["concurrency"] for row in cells))
+    at = {(row["concurrency"], row["k"]): row for row in cells}
+    cost = [
+        [load, *(number(float(at[load, k]["cost_error_pct"])) if (load, k) in at else NOT_MEASURED for k in ks)]
+        for load in loads
+    ]
+    step = [
+        [load, *(number(float(at[load, k]["step_ms"])) if (load, k) in at else NOT_MEASURED for k in ks)]
+        for load in loads
+    ]
+    points = [
+        [k, number(here["drafts"], 0), number(here["largest_standard_error"]), number(max(map(abs, here["points"])))]
+        for k, here in found["acceptance_by_k"].items()
+    ]
+    return [
+        "## Are its samples true", "",
+        "Step time in ms, by wall clock outside the plugin:", "", *table(("requests", *(f"k={k}" for k in ks)), step),
+        f"The plugin's step time against it, error in percent (largest {number(found['cost_error_pct_max'])}):", "",
+        *table(("requests", *(f"k={k}" for k in ks)), cost),
+        "Acceptance by position against the synthetic rates, pooled over loads; largest distance in points:", "",
+        *table(("k", "drafts", "standard error, points", "largest distance, points"), points),
+        f"Full graphs: {number(found['steps_on_full_graph'], 0)} steps on one, "
+        f"{number(found['steps_off_full_graph'], 0)} not.", "",
+    ]  # fmt: skip
+
+
+def verification() -> list[str]:
+    """Adaptive verification by load, and starved."""
+    cells, starved = rows("verification"), read("verification_starved")
+    lines: list[str] = []
+    if cells:
+        ways = list(dict.fromkeys((row["mode"], row["k"]) for row in cells))
+        loads = list(dict.fromkeys(row["load"] for row in cells))
+
+        def mean(load: str, way: tuple[str, str]) -> str:
+            found = [float(r["tok_s"]) for r in cells if r["load"] == load and (r["mode"], r["k"]) == way]
+            return number(sum(found) / len(found), 0) if found else NOT_MEASURED
+
+        lines += [
+            "## Adaptive verification", "",
+            "Tokens per second, two windows each, forth and back. The estimator was started at the first synthetic "
+            "rate: dummy weights have no confidence to learn from. Capped: 2 draft tokens a request. `All` against "
+            "`not booted` at the same k is what AV costs by being booted.", "",
+            *table(
+                ("requests", *(f"{mode} k={k}" for mode, k in ways)),
+                ([load, *(mean(load, way) for way in ways)] for load in loads),
+            ),
+        ]  # fmt: skip
+    if starved:
+        body = [
+            [
+                name.replace("_", " "), at["mode"], number(at["tok_s"], 0),
+                *(number((at["state"] or {}).get(key), 0) for key in ("drafted", "verified")),
+                str((at["state"] or {}).get("starved")),
+            ]
+            for name, at in starved.items()
+        ]  # fmt: skip
+        lines += [
+            "The estimator from vLLM's own start on dummy weights, 64 requests; drafts are counts since boot:", "",
+            *table(("state", "mode", "tokens/s", "drafted", "verified", "`starved` in GET /state"), body),
+        ]  # fmt: skip
+    return lines
+
+
+def closed_loop() -> list[str]:
+    """The tuner against hindsight."""
+    found = read("closed_loop")
+    if "by_load" not in found:
+        return []
+    body = []
+    for load, at in found["by_load"].items():
+        down = at.get("down", {})
+        best = at["best_fixed_k"]
+        body.append(
+            [
+                load, number(down.get("table_k"), 0), number(down.get("tok_s"), 0), number(down.get("whole_tok_s"), 0),
+                str(best), number(at["fixed_tok_s"][str(best)], 0), number(at.get("ratio_to_best")),
+                number(at.get("off_tok_s"), 0), number(at.get("ratio_to_off")),
+            ]
+        )  # fmt: skip
+    head = (
+        "requests", "k chosen", "tokens/s, last 15 s", "whole visit", "best fixed k", "its tokens/s", "ratio",
+        "no drafter", "ratio",
+    )  # fmt: skip
+    lines = [
+        "## The closed loop", "",
+        "The operator's tuner at an interval of 2 s drives one engine up and down over the loads; scored on the last "
+        "15 s of each downward visit, against every k pinned for 2 × 3 s on the way up and the drafter-less engine "
+        "beside.", "",
+        f"![tokens per second by load]({PICTURE})", "", *table(head, body),
+        f"- Lowest ratio to the best fixed k of a load: {number(found['ratio_to_oracle'], 3)}.",
+        f"- The best single k in hindsight is {found['best_fixed_k']}; at its worst load it reaches "
+        f"{number(found['worst_load_of_best_fixed'], 3)} of the best there.",
+        f"- Lowest ratio to the engine without a drafter: {number(found['min_ratio_to_off'], 3)}.",
+        f"- Drift of the reference cell over the run: {number(found['drift_pct'])} %.",
+        f"- {len(found['decisions'] or [])} decisions.",
+    ]  # fmt: skip
+    lucky = found["by_load"].get("1", {}).get("ratio_to_best_without_luck")
+    if lucky is not None:
+        lines.append(f"- At 1 request, with every step at its expected acceptance, the ratio is {number(lucky, 3)}.")
+    lines.append("")
+    adaptive = found.get("tuner_with_av")
+    if adaptive:
+        body = [
+            [
+                load, number(at["table_k"], 0), str((at["verification"] or {}).get("mode")), number(at["tok_s"], 0),
+                number(at["ratio_to_tuner_without_av"]), number(at["ratio_to_best_fixed_way"]),
+            ]
+            for load, at in adaptive["by_load"].items()
+        ]  # fmt: skip
+        lines += [
+            "The tuner where AV is booted and it may switch it (other GPU, same loads, shorter visits):", "",
+            *table(("requests", "k", "AV", "tokens/s", "over the tuner without AV", "over the best pinned way"), body),
+            f"Drift of the reference cell: {number(adaptive['drift_pct'])} %.", "",
+        ]  # fmt: skip
+    return lines
+
+
+def texts() -> list[str]:
+    """Whether live changes change the text."""
+    body = [
+        [
+            str(found["batch_invariant"]), number(found["prompts"], 0), name, number(at["changes"], 0),
+            number(at["mismatches"], 0), number(at["steps"], 0), number(at["tokens"], 0),
+        ]
+        for found in (read("text_invariant"), read("text"))
+        if found
+        for name, at in found["passes"].items()
+    ]  # fmt: skip
+    if not body:
+        return []
+    head = ("batch-invariant", "prompts", "pass", "pushes", "texts that differ from k0", "steps", "tokens")
+    return [
+        "## The text", "", "SmolLM2-135M-Instruct, real weights, ngram drafts, greedy, all prompts at once.", "",
+        *table(head, body),
+    ]  # fmt: skip
+
+
+SECTIONS: tuple[Callable[[], list[str]], ...] = (
+    environment, stages, changes, costs, truth, verification, closed_loop, texts
+)  # fmt: skip
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [
+        "# Measured on H200", "",
+        "<!-- Generated by benchmarks/h200/report.py from benchmarks/results/h200. -->", "",
+    ]  # fmt: skip
+    for section in SECTIONS:
+        lines += section()
+    lines += [
+        "## Reproduce", "",
+        "`python benchmarks/h200/plugin_folder.py PLUGIN`, put PLUGIN and `operator` on PYTHONPATH beside vLLM 0.33, "
+        "`python benchmarks/h200/session.py OUT` on a machine with two GPUs (about 21 minutes), then "
+        "`assemble.py OUT`, `picture.py` and `report.py`.",
+    ]  # fmt: skip
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> None:
+    """Write the page, or compare it."""
+    if "--check" in sys.argv:
+        sys.exit(PAGE.read_text() != page())
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()
