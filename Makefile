@@ -53,6 +53,10 @@ generate: environment ## Write the generated files
 	$(BIN)/python -m paceline_operator.api.crd --write
 	$(BIN)/python -m hack.reference --write
 
+.PHONY: bench-tuner
+bench-tuner: environment ## The tuner and its rivals over tables and grids: table, picture, page (SEEDS=3)
+	$(BIN)/python -m benchmarks.tuner.compare --seeds $(or $(SEEDS),3)
+
 .PHONY: bench-decide
 bench-decide: environment ## CPU time of the tuner's decisions for a thousand servings
 	$(BIN)/python -m benchmarks.decide

@@ -10,12 +10,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
 from benchmarks.tuner.rival import CUSTOMARY_K, Observed, Rival, nearest, observed
-from paceline_engine.protocol import Policy, Samples, State, load_bucket
+from paceline_engine.protocol import Policy, Samples, State
 from paceline_operator.replay.contest import Setup
+from paceline_operator.tuning.load import buckets_of
 
 
 @dataclass
@@ -48,9 +50,10 @@ class Bandit(Rival):
             for k, found in news.items():
                 arms[k].add(found)
             self.chosen[load] = self.choose(load, arms, news)
-        return self.push(
-            [self.chosen.get(load_bucket(max(1, n)), self.boot[n]) for n in range(self.setup.max_num_seqs + 1)]
-        )
+        table: list[int] = []
+        for load, end in pairwise((*buckets_of(self.setup.max_num_seqs), self.setup.max_num_seqs + 1)):
+            table += [self.chosen.get(load, self.boot[load])] * (end - load)
+        return self.push([table[0], *table])
 
     @abstractmethod
     def choose(self, load: int, arms: Mapping[int, Arm], news: Mapping[int, Observed]) -> int:

@@ -34,7 +34,7 @@ class Rival:
         if wanted == (self.pushed or (self.boot, None)):
             return None
         self.pushed, self.generation = wanted, self.generation + 1
-        return Policy(generation=self.generation, table=wanted[0], probe=probe)
+        return Policy.model_construct(generation=self.generation, table=wanted[0], probe=probe)
 
 
 def nearest(ladder: Iterable[int], k: int) -> int:

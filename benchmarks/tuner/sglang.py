@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from benchmarks.tuner.rival import CUSTOMARY_K, Rival, nearest
 from paceline_engine.protocol import Policy, Samples, State
@@ -84,10 +85,10 @@ class SglangEma(Rival):
 
     def dense(self) -> tuple[int, ...]:
         """The table of the moment."""
-        starts = list(self.slots)
-        return tuple(
-            self.slots[starts[max(0, bisect_right(starts, n) - 1)]].steps for n in range(self.setup.max_num_seqs + 1)
-        )
+        table: list[int] = []
+        for start, end in pairwise((*self.slots, self.setup.max_num_seqs + 1)):
+            table += [self.slots[start].steps] * (end - start)
+        return (table[0], *table)[: self.setup.max_num_seqs + 1]
 
     def pass_(self, state: State, samples: Samples, now: float) -> Policy | None:
         """Feed each slot what its present steps brought."""

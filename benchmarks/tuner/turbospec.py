@@ -36,7 +36,8 @@ def features(load: int, k: int) -> list[float]:
 class TurboSpec(Rival):
     """The fitted line and the moving average."""
 
-    weights: Array = field(default_factory=lambda: np.zeros(5))
+    seconds: Array = field(default_factory=lambda: np.ones((1, 1)))
+    """Predicted step time by requests (rows) and ladder k."""
     steps: float = 0.0
     accepted: float = 0.0
     """Sum over the window of each step's chance that a draft is accepted where those before it were: what the formula
@@ -49,7 +50,8 @@ class TurboSpec(Rival):
         weights = np.linalg.lstsq(
             np.asarray([features(load, k) for load, k in profile]), np.asarray(list(profile.values())), rcond=None
         )[0]
-        rival = cls(setup, (), weights=weights)
+        grid = np.asarray([[features(load, k) for k in setup.ladder] for load in range(setup.max_num_seqs + 1)])
+        rival = cls(setup, (), seconds=np.maximum(grid @ weights, 1e-6))
         rival.boot = rival.dense()
         return rival
 
@@ -57,11 +59,8 @@ class TurboSpec(Rival):
         """The best predicted k at every number of requests."""
         rate = min(self.accepted / self.steps if self.steps else START_ACCEPTANCE, 0.999)
         ks = np.asarray(self.setup.ladder)
-        loads = np.arange(self.setup.max_num_seqs + 1)
-        grid = np.asarray([[features(load, k) for k in self.setup.ladder] for load in loads.tolist()])
-        seconds = np.maximum(grid @ self.weights, 1e-6)
         tokens = (1 - rate ** (ks + 1.0)) / (1 - rate)
-        return tuple(ks[np.argmax(tokens / seconds, axis=1)].tolist())
+        return tuple(ks[np.argmax(tokens / self.seconds, axis=1)].tolist())
 
     def pass_(self, state: State, samples: Samples, now: float) -> Policy | None:
         """Move the average; decide again where 200 steps are over."""
