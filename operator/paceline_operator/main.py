@@ -23,6 +23,7 @@ from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile
 from paceline_operator.clients.kube import Kube, KubeError, connect
 from paceline_operator.clock import SystemClock
+from paceline_operator.exported import ENGINES
 from paceline_operator.fleet import Fleet, Outcome, Pass, Trigger
 from paceline_operator.judge import judge
 from paceline_operator.leadership import Leadership, Terms
@@ -91,7 +92,7 @@ class Operator:
             config.namespace,
             config.identity,
             self._lead,
-            self.fleet.stop,
+            self._yield,
             Terms(duration=duration, renew=duration / 3, deadline=duration * 2 / 3, poll=duration * 2 / 15),
         )
         self._seen: dict[ObjectKey, int] = {}
@@ -167,6 +168,10 @@ class Operator:
 
     async def _lead(self) -> None:
         self.fleet.start()
+
+    async def _yield(self) -> None:
+        await self.fleet.stop()
+        ENGINES.clear()
 
     async def _heart(self) -> None:
         while True:

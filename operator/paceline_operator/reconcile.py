@@ -13,6 +13,7 @@ from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile, KeyRing
 from paceline_operator.clients.kube import ForbiddenError, Kube, Object
 from paceline_operator.clock import Clock, rfc3339
+from paceline_operator.exported import ENGINES
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import Observation, key_of, plan_children
 from paceline_operator.resources import Defaults, render
@@ -70,6 +71,7 @@ class ServingPass:
         """One pass; `full` also compares all children. Raises a KubeError where it is to be tried again soon."""
         raw = await self._hands.kube.get(naming.KIND_SERVING, self._namespace, self._name)
         if raw is None:
+            ENGINES.put((self._namespace, self._name), {})
             return Result(gone=True)
         meta = raw["metadata"]
         if "deletionTimestamp" in meta:
@@ -121,7 +123,10 @@ class ServingPass:
             draft.verdicts += tuned.verdicts
             draft.report.events += tuned.events
             after = SOON_SECONDS if plan and plan.waits else tuned.after
+            ENGINES.put((self._namespace, self._name), memory.sightings)
         else:
+            memory.sightings = {}
+            ENGINES.put((self._namespace, self._name), {})
             draft.verdicts += verdicts.untuned(Reason.SUSPENDED if suspended else Reason.NOT_ACCEPTED)
         if look.children is not None:
             again = draft.report.errors or (plan and (plan.waits or plan.conflicts))
