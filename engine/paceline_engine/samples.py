@@ -31,8 +31,10 @@ use, another process. Steps of one cell differ by the width of a bucket, less th
 OTHER_CELL_FACTOR = 10.0
 """The same for the first step of a cell, which is measured by the last step of another: from k=0 to k=7 at 256 requests
 it is 7 (H200, benchmarks/results/h200/sweep.csv)."""
-STALLS_IN_A_ROW = 8
-"""So many in a row are no stall but how long steps take now."""
+STALL_CREDIT = 8.0
+STALL_SHARE = 1 / 16
+"""Of a cell's steps, so many in a row and this share in the long run are set aside as stalls at most. What happens more
+often is how long steps take now."""
 
 
 @dataclass(slots=True)
@@ -73,27 +75,27 @@ class Step:
 class Pace:
     """What a step of one cost cell usually takes, in constant memory."""
 
-    __slots__ = ("fresh", "streak", "usual")
+    __slots__ = ("_credit", "_fresh", "_usual")
 
     def __init__(self, usual: float) -> None:
         """`usual`: a first guess, in seconds."""
-        self.usual = usual
-        self.fresh = True
-        self.streak = 0
+        self._usual = usual
+        self._fresh = True
+        self._credit = STALL_CREDIT
 
     def stalled(self, seconds: float) -> bool:
-        """Whether a step took far longer than those before it, and is not the new normal."""
-        if seconds > STALL_FACTOR * self.usual:
-            self.streak += 1
-            if self.streak < STALLS_IN_A_ROW:
+        """Whether a step took far longer than those before it, and that is not the new normal."""
+        if seconds > STALL_FACTOR * self._usual:
+            if self._credit >= 1:
+                self._credit -= 1
                 return True
-            self.usual = seconds
-        elif self.fresh:
-            self.usual = seconds
+            self._usual *= STALL_FACTOR
+            return False
+        if self._fresh:
+            self._usual, self._fresh = seconds, False
         else:  # the median, followed: as many steps lie above where it rests as below
-            self.usual *= 1.05 if seconds > self.usual else 1 / 1.05
-        self.fresh = False
-        self.streak = 0
+            self._usual *= 1.05 if seconds > self._usual else 1 / 1.05
+        self._credit = min(STALL_CREDIT, self._credit + STALL_SHARE)
         return False
 
 

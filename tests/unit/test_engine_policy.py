@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.policy import LivePolicy, Phase
+from paceline_engine.policy import MAX_BURST_LENGTHS, LivePolicy, Phase
 from paceline_engine.protocol import MAX_PROBE_SHARE, Policy, Probe
 from tests.unit.engine_parts import BOOT, MAX_K, MAX_NUM_SEQS
 
@@ -138,6 +138,43 @@ def test_bursts_settle_then_count_at_one_k_in_turn_and_take_no_more_than_their_s
     assert following[probe.interval_steps - 1 :: probe.interval_steps] == [*others[1:], others[0]]
     assert following[:: probe.interval_steps] == [table_k] * len(others)
     assert policy.probe_steps_by_k[table_k] == 0
+
+
+@given(probe=probes(), lost=st.lists(st.booleans(), max_size=400))
+def test_a_burst_goes_on_until_its_steps_have_counted_or_a_bound_and_takes_no_more_than_its_share(
+    probe: Probe, lost: list[bool]
+) -> None:
+    policy = LivePolicy((MAX_K + 1,) * 5, MAX_K + 1)
+    policy.swap(flat(MAX_K + 1, probe=probe))
+    length = probe.settle_steps + probe.burst_steps
+    bursts: list[list[bool]] = []
+    before, steps, probing = Phase.TABLE, 0, 0
+    for step in range(20 * probe.interval_steps):
+        _, phase = policy.choose(1, 1)
+        steps += 1
+        probing += phase is not Phase.TABLE
+        if phase is Phase.SETTLING and before is not Phase.SETTLING:
+            bursts.append([])
+        if phase is Phase.PROBE:
+            counts = not (lost and lost[step % len(lost)])
+            bursts[-1].append(counts)
+            if not counts:
+                policy.lost()
+        before = phase
+    for counted in bursts[:-1]:
+        assert sum(counted) == probe.burst_steps or len(counted) + probe.settle_steps == MAX_BURST_LENGTHS * length
+        assert sum(counted) <= probe.burst_steps
+    assert probing <= steps * length / probe.interval_steps + MAX_BURST_LENGTHS * length
+
+
+def test_a_table_of_zeros_is_probed_at_another_k_without_further_pushes_where_the_policy_says_so() -> None:
+    policy = LivePolicy(BOOT, MAX_K)
+    policy.swap(flat(0))
+    assert [policy.choose(1, 1)[0] for _ in range(1000)] == [0] * 1000
+    policy.swap(flat(0, 2, probe=Probe(ks=(2,), interval_steps=100)))
+    for _ in range(100_000):
+        policy.choose(1, 1)
+    assert policy.probe_steps_by_k[2] == 10_000
 
 
 def test_pushing_the_same_probe_more_often_than_its_interval_does_not_starve_it() -> None:

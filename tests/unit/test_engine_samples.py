@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_engine.policy import Phase
 from paceline_engine.protocol import HISTOGRAM_BASE, Gauges, Samples, Verification
-from paceline_engine.samples import IDLE_WINDOW_SECONDS, RING_WINDOWS, WINDOW_SECONDS, History, Recorder, Step
-from paceline_engine.windows import AcceptanceKey, AcceptanceSum, CostSum, Window, positions
+from paceline_engine.samples import (
+    IDLE_WINDOW_SECONDS,
+    RING_CELLS,
+    RING_WINDOWS,
+    STALL_CREDIT,
+    STALL_SHARE,
+    WINDOW_SECONDS,
+    History,
+    Pace,
+    Recorder,
+    Step,
+)
+from paceline_engine.windows import MAX_CELLS, AcceptanceKey, AcceptanceSum, CostSum, Window, positions
 
 GAUGES = Gauges(running=0, waiting=0, kv_cache_usage=0, prompt_tokens=0, generation_tokens=0)
 
@@ -39,6 +53,13 @@ def steps_in(samples: Samples) -> int:
         samples.steps_by_k.values()
     ) + sum(samples.probe_steps_by_k.values())
     return sum(samples.steps_by_k.values()) + sum(samples.probe_steps_by_k.values())
+
+
+def crowd(recorder: Recorder, steps: int) -> None:
+    """Steps of which hardly two are alike."""
+    for at in range(steps):
+        verified, k = divmod(at, 64)
+        recorder.step(replace(step(k=k), verified=verified), emitted=1)
 
 
 events = st.lists(
@@ -112,6 +133,77 @@ def test_memory_is_bounded_when_nobody_reads() -> None:
     assert len(recorder.sealed) == 2 * RING_WINDOWS
     History(recorder, "boot").collect()
     assert not recorder.sealed
+
+
+def test_cells_are_bounded_in_a_window_in_the_ring_and_since_boot_and_no_step_is_lost() -> None:
+    recorder = Recorder()
+    history = History(recorder, "boot")
+    windows = 40
+    for second in range(1, windows + 1):
+        crowd(recorder, MAX_CELLS + 100)
+        recorder.tick(float(second), idle=False)
+        history.collect()
+    assert sum(len(window.cells) for window in history._ring) <= RING_CELLS
+    answer = history.since(None, GAUGES)
+    assert len(answer.cells) == MAX_CELLS
+    assert steps_in(answer) == windows * (MAX_CELLS + 100)
+    assert answer.excluded_steps == {"crowded": windows * 100}
+    assert len(recorder._paces) <= MAX_CELLS
+
+
+def test_a_cursor_of_the_process_before_is_told_that_counting_began_anew() -> None:
+    first, second = History(Recorder(), "first"), History(Recorder(), "second")
+    answer = second.since(first.since(None, GAUGES).cursor, GAUGES)
+    assert (answer.reset, answer.boot_id, answer.lost_windows) == (True, "second", 0)
+
+
+def test_lost_windows_are_counted_over_readers() -> None:
+    recorder = Recorder()
+    history = History(recorder, "boot")
+    cursor = history.since(None, GAUGES).cursor
+    for second in range(1, RING_WINDOWS + 11):
+        recorder.step(step(), emitted=1)
+        recorder.tick(float(second), idle=False)
+        history.collect()
+    history.since(cursor, GAUGES)
+    history.since(cursor, GAUGES)
+    assert history.lost_windows == 20
+
+
+def test_an_unusual_step_is_a_stall_and_many_in_a_row_are_how_it_is_now() -> None:
+    pace = Pace(inf)
+    assert not pace.stalled(5.0)  # nothing to compare with
+    pace = Pace(0.010)
+    assert not any(pace.stalled(0.010) for _ in range(50))
+    assert pace.stalled(0.5)
+    assert not pace.stalled(0.011)
+    in_a_row = int(STALL_CREDIT) - 1
+    assert [pace.stalled(0.5) for _ in range(in_a_row + 20)] == [True] * in_a_row + [False] * 20
+    assert not pace.stalled(0.010)
+
+
+def test_steps_that_are_long_every_other_time_are_no_stalls() -> None:
+    pace = Pace(inf)
+    stalls = sum(pace.stalled(0.0001 if at % 2 else 0.02) for at in range(1000))
+    assert stalls < 100
+
+
+@given(st.lists(st.floats(0.001, 0.003), min_size=1, max_size=300))
+def test_steps_within_a_bucket_are_never_stalls(times: list[float]) -> None:
+    pace = Pace(inf)
+    assert not any(pace.stalled(seconds) for seconds in times)
+
+
+@given(st.lists(st.floats(1e-6, 100.0), max_size=300))
+def test_no_more_than_a_few_steps_in_a_row_are_set_aside_and_few_in_the_long_run(times: list[float]) -> None:
+    recorder = Recorder()
+    row = stalled = 0
+    for seconds in times:
+        counted = recorder.step(step(seconds=seconds), emitted=1)
+        stalled += not counted
+        row = 0 if counted else row + 1
+        assert row <= STALL_CREDIT
+    assert stalled <= STALL_CREDIT + STALL_SHARE * len(times)
 
 
 @given(st.text(max_size=40) | st.integers(-5, 50).map(lambda n: f"boot:{n}") | st.just("boot:\u0663"))

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.protocol import Policy, Probe
+from paceline_engine.protocol import Policy, Probe, Verification
+from paceline_engine.steps import CONTEXT_STEPS
 from tests.unit.engine_parts import BOOT, MAX_K, MAX_NUM_SEQS
 from tests.unit.engine_scheduler import Engine
 
@@ -174,6 +175,81 @@ def test_settling_steps_of_a_burst_are_not_a_cost_and_its_counted_ones_are_marke
     assert (samples.steps_by_k, samples.probe_steps_by_k) == ({3: 11}, {0: 10})
 
 
+def test_a_burst_of_which_prompts_took_steps_is_made_up_for() -> None:
+    engine = Engine()
+    push(engine, (0, 3, 3, 3, 3), probe=Probe(ks=(0,), interval_steps=20))
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    for _ in range(12):
+        engine.step()
+    engine.admit("b", prompt=9)
+    for _ in range(3):
+        engine.step(chunks={"b": 3})
+    for _ in range(20):
+        engine.step()
+    cells = engine.samples().cells
+    assert sum(cell.steps for cell in cells if cell.probe) == 8
+    assert engine.parts.policy.probe_steps_by_k[0] == 2 + 8 + 3
+
+
+def test_a_step_that_stood_still_is_not_a_cost_and_a_burst_makes_up_for_it() -> None:
+    engine = Engine()
+    push(engine, (0, 3, 3, 3, 3), probe=Probe(ks=(0,), interval_steps=20))
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    for step in range(40):
+        engine.step(seconds=2.0 if step in {5, 13} else 0.01)
+    samples = engine.samples()
+    assert samples.excluded_steps["stalled"] == 2
+    assert all(cell.seconds / cell.steps == pytest.approx(0.01) for cell in samples.cells)
+    assert sum(cell.steps for cell in samples.cells if cell.probe) >= 8
+
+
+def test_a_step_during_which_verification_changed_is_in_no_cell_and_later_ones_are_apart() -> None:
+    engine = Engine()
+    push(engine, (0, 3, 3, 3, 3))
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    engine.step(accepted={"a": 3})
+    output = engine.schedule()
+    engine.parts.policy.verification = Verification.ADAPTIVE
+    engine.complete(output, accepted={"a": 3})
+    engine.step(accepted={"a": 1})
+    samples = engine.samples()
+    assert samples.excluded_steps == {"mixed": 1, "transition": 1}
+    assert [(c.verification, c.steps) for c in samples.cells] == [("Adaptive", 1), ("All", 1)]
+    assert [(c.verification, c.request_steps, c.accepted) for c in samples.acceptance] == [
+        ("Adaptive", 1, (1, 0, 0)),
+        ("All", 1, (1, 1, 1)),
+    ]
+
+
+def test_the_context_of_many_requests_is_looked_at_now_and_then_and_after_prompts() -> None:
+    engine = Engine()
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    engine.requests["a"].num_computed_tokens = engine.requests["a"].num_tokens = 20_000
+    engine.step()
+    engine.requests["a"].num_computed_tokens = engine.requests["a"].num_tokens = 40_000
+    for _ in range(CONTEXT_STEPS):
+        engine.step()
+    assert {cell.context: cell.steps for cell in engine.samples().cells} == {8192: CONTEXT_STEPS, 32768: 1}
+
+
+def test_statistics_without_positions_are_left_and_drafts_counted_here() -> None:
+    engine = Engine(stats=True)
+    push(engine, (0, 2, 2, 2, 2))
+    engine.count = lambda output, result: SimpleNamespace(  # type: ignore[method-assign]
+        scheduler_stats=SimpleNamespace(spec_decoding_stats=SimpleNamespace(num_drafts=1))
+    )
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    for _ in range(4):
+        engine.step(accepted={"a": 1})
+    (cell,) = engine.samples().acceptance
+    assert (cell.request_steps, cell.drafted, cell.accepted) == (3, (3, 3), (3, 0))
+
+
 def test_without_live_k_it_measures_and_leaves_the_k_alone() -> None:
     engine = Engine(live=False)
     push(engine, (0, 1, 1, 1, 1))
@@ -211,10 +287,13 @@ def test_a_result_of_another_shape_does_not_reach_the_engine_either() -> None:
     st.lists(
         st.tuples(st.sampled_from(["admit", "finish", "step", "push"]), st.integers(1, 9), st.integers(0, MAX_K)),
         max_size=80,
-    )
+    ),
+    st.booleans(),
 )
-def test_whatever_happens_the_counts_agree_with_counting_by_hand(happened: list[tuple[str, int, int]]) -> None:
-    engine = Engine()
+def test_whatever_happens_the_counts_agree_with_counting_by_hand(
+    happened: list[tuple[str, int, int]], stats: bool
+) -> None:
+    engine = Engine(stats=stats)
     left: dict[str, int] = {}
     emitted = drafts = drafted = accepted = steps = prompt_tokens = 0
     for number, (what, size, k) in enumerate(happened):
