@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline_operator import naming
 from paceline_operator.api.conditions import ConditionType, Reason
-from paceline_operator.api.serving import DecisionRecord, ServingStatus
+from paceline_operator.api.status import DecisionRecord, ServingStatus
 
 NORMAL = "Normal"
 WARNING = "Warning"

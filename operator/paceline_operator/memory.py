@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paceline_operator.api.serving import ServingStatus
+from paceline_operator.api.status import ServingStatus
 from paceline_operator.events import Recorder
 from paceline_operator.plan import Applied, ChildKey
 from paceline_operator.sightings import Sighting

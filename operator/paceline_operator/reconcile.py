@@ -8,7 +8,8 @@ from typing import Any
 from paceline_operator import act, events, naming, observe, tokens, verdicts
 from paceline_operator.acceptance import accept
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import ServingStatus, SpeculativeServing
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.status import ServingStatus
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile, KeyRing
 from paceline_operator.clients.kube import ForbiddenError, Kube, Object

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_operator import act, metrics, observe, sightings, verdicts
-from paceline_operator.api.serving import ServingStatus
+from paceline_operator.api.status import ServingStatus
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, rfc3339
 from paceline_operator.events import Event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline_operator import events
 from paceline_operator.api.conditions import Condition, Reason
-from paceline_operator.api.serving import DecisionRecord, ServingStatus
+from paceline_operator.api.status import DecisionRecord, ServingStatus
 
 
 def _status(*conditions: tuple[str, str, str, str], decisions: list[DecisionRecord] | None = None) -> ServingStatus:

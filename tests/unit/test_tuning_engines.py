@@ -10,7 +10,7 @@ import pytest
 
 from paceline_engine.protocol import Feature, Policy, Probe
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import ServingStatus, Tier
+from paceline_operator.api.status import ServingStatus, Tier
 from paceline_operator.tuning import explain
 from paceline_operator.tuning.model import Engine, Memory
 from tests.unit.simulated import Loop, grid, workload

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from paceline_operator.api.conditions import ConditionType, Reason
-from paceline_operator.api.serving import ServingStatus, Tier
+from paceline_operator.api.status import ServingStatus, Tier
 from paceline_operator.tuning.arithmetic import by_k, positions
 from paceline_operator.tuning.explain import explain_text, status_fields
 from paceline_operator.tuning.model import Engine, Step

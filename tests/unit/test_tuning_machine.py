@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from paceline_engine.protocol import MAX_PROBE_SHARE, Policy
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import ServingStatus
+from paceline_operator.api.status import ServingStatus
 from paceline_operator.tuning.decide import settings_of
 from paceline_operator.tuning.explain import explain_text, status_fields
 from paceline_operator.tuning.model import Engine, Memory, Step

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paceline_operator import verdicts
 from paceline_operator.api.conditions import AcceptanceStatus, Condition, ConditionType, Reason
-from paceline_operator.api.serving import ServingStatus
+from paceline_operator.api.status import ServingStatus
 from paceline_operator.verdicts import Verdict
 
 Object = dict[str, Any]

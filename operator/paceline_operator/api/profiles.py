@@ -12,7 +12,8 @@ from pydantic import ConfigDict, Field
 
 from paceline_operator.api.base import NAME_RULE, ApiModel, ObjectMeta, Timestamp, cel
 from paceline_operator.api.conditions import AcceptanceStatus
-from paceline_operator.api.serving import DRAFT_METHODS, K, Method
+from paceline_operator.api.serving import DRAFT_METHODS, Method
+from paceline_operator.api.status import K
 
 Digest = Annotated[str, Field(max_length=71, pattern=r"^sha256:[0-9a-f]{64}$")]
 Label = Annotated[str, Field(min_length=1, max_length=128)]

@@ -1,7 +1,7 @@
 """SpeculativeServing: a model served by vLLM pods that speculate, with k kept right by the operator.
 
 Field names follow vLLM's where vLLM has one and Kubernetes' where Kubernetes has one. No floats; units in the names.
-Over 300 lines because a field, its bounds, its default and its rules are read together.
+Over 300 lines because a field of the spec, its bounds, its default and its rules are read together.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from paceline_operator.api.base import NAME_RULE, ApiModel, ObjectMeta, Timestamp, cel
-from paceline_operator.api.conditions import Conditions
+from paceline_operator.api.base import NAME_RULE, ApiModel, ObjectMeta, cel
+from paceline_operator.api.status import K, ServingStatus, TableRow
 
 SOURCE_PATTERN = (
     r"^(hf://[A-Za-z0-9][\w.-]*/[\w.-]+|s3://[a-z0-9][a-z0-9.-]+/\S+|pvc://[a-z0-9][a-z0-9.-]*/\S*|oci://\S+|/\S+)$"
@@ -28,7 +28,6 @@ Name = Annotated[str, Field(min_length=1, max_length=253)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
 Argument = Annotated[str, Field(min_length=1, max_length=1024)]
-K = Annotated[int, Field(ge=0, le=32)]
 
 
 class Method(StrEnum):
@@ -242,13 +241,6 @@ class TuningMode(StrEnum):
     MANUAL = "Manual"
 
 
-class TableRow(ApiModel):
-    """From this many sampling requests on, draft k tokens."""
-
-    from_requests: int = Field(ge=1, le=4096, description="First number of sampling requests that this row is for.")
-    k: K = Field(description="Tokens to draft.")
-
-
 class ProbingMode(StrEnum):
     """Auto: in mode Auto yes, in mode Observe no."""
 
@@ -320,6 +312,13 @@ class Slo(ApiModel):
         le=60_000,
         description="Time per output token; a k that exceeds it at a load is no candidate there.",
     )
+    ttft_p95_milliseconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=600_000,
+        description="95th percentile of the time to first token: observed, not predicted; exceeded in two windows, k "
+        "is lowered at the present load and above, and where that does not help, replicas are proposed.",
+    )
 
 
 class Rollout(ApiModel):
@@ -376,88 +375,6 @@ class ServingSpec(ApiModel):
             ),
         )
     )
-
-
-class Tier(StrEnum):
-    """How k reaches the pods: Live (the plugin acts), Restart (boot schedule only), Off (no drafter)."""
-
-    LIVE = "Live"
-    RESTART = "Restart"
-    OFF = "Off"
-    UNKNOWN = "Unknown"
-
-
-class GoodputRow(ApiModel):
-    """Measured numbers of one k at one load. Milli-units keep floats out of the API."""
-
-    k: int = Field(description="Tokens drafted.")
-    goodput_milli_tokens_per_second: int = Field(description="Accepted + bonus tokens per second of step time, x1000.")
-    low_milli_tokens_per_second: int = Field(description="Lower end of the 95 % interval, x1000.")
-    high_milli_tokens_per_second: int = Field(description="Upper end of the 95 % interval, x1000.")
-    step_microseconds: int = Field(description="Mean decode step time.")
-    acceptance_length_milli: int = Field(description="Tokens a request gets per step (1 = no draft accepted), x1000.")
-    steps: int = Field(description="Decode steps that this rests on.")
-
-
-class BucketStatus(ApiModel):
-    """What is known at one load bucket."""
-
-    from_requests: int = Field(description="Lower edge of the load bucket, sampling requests.")
-    k: int = Field(description="k in force at this load.")
-    recommended_k: int | None = Field(default=None, description="k that the measurements favour, where they differ.")
-    observed: bool = Field(description="Every ladder k has its minimum count here.")
-    candidates: list[GoodputRow] = Field(default_factory=list, max_length=16, description="Measured ks.")
-
-
-class DecisionRecord(ApiModel):
-    """One change of the k in force, and why."""
-
-    at: Timestamp = Field(description="When.")
-    reason: str = Field(description="Load, Acceptance, Cost, TpotLimit, Manual, Boot.")
-    message: str = Field(description="The goodputs and intervals that made it.")
-    requests: int = Field(default=0, description="Load bucket it was decided at, sampling requests.")
-    from_k: int = Field(description="k before.")
-    to_k: int = Field(description="k after.")
-    generation: int = Field(description="Policy generation that carries it.")
-
-
-class PodStatus(ApiModel):
-    """One engine pod as last seen."""
-
-    name: str = Field(description="Pod.")
-    tier: Tier = Field(description="How k reaches it.")
-    generation: int = Field(default=0, description="Policy generation in force.")
-    message: str = Field(default="", description="Why it is not Live, or not answering.")
-
-
-class ServingStatus(ApiModel):
-    """Observed state. Timestamps, never ages; measured numbers are refreshed with a decision or a change above 5 %."""
-
-    observed_generation: int = Field(default=0, description="Generation of the spec that this status is about.")
-    conditions: Conditions = Field(
-        default_factory=list,
-        description="Ready (= Accepted and Available), MetricsAvailable, SpeculationEffective, Tuned, ...",
-    )
-    replicas: int = Field(default=0, description="Pods that exist.")
-    ready_replicas: int = Field(default=0, description="Pods that are ready.")
-    selector: str = Field(default="", description="Label selector of the pods, for /scale.")
-    tier: Tier = Field(default=Tier.UNKNOWN, description="Lowest tier among the pods.")
-    k: str = Field(default="", description="k in force at the present load; a range where pods differ.")
-    policy_generation: int = Field(default=0, description="Generation of the table pushed last.")
-    acknowledged_pods: int = Field(default=0, description="Pods that confirmed it.")
-    table: list[TableRow] = Field(default_factory=list, max_length=64, description="The table in force.")
-    recommended_table: list[TableRow] = Field(
-        default_factory=list, max_length=64, description="What mode Auto would set, while Observing or in mode Observe."
-    )
-    load_requests: int | None = Field(
-        default=None, description="Load bucket of the present load, sampling requests a pod."
-    )
-    ratio_to_k0_permille: int | None = Field(
-        default=None, description="Goodput in force over that of k=0 in the same engines, x1000. Absent: not measured."
-    )
-    buckets: list[BucketStatus] = Field(default_factory=list, max_length=24, description="What is known, by load.")
-    decisions: list[DecisionRecord] = Field(default_factory=list, max_length=20, description="Newest first.")
-    pods: list[PodStatus] = Field(default_factory=list, max_length=64, description="Engine pods, the first 64 by name.")
 
 
 class SpeculativeServing(ApiModel):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paceline_engine.protocol import State
-from paceline_operator.api.serving import ServingStatus, SpeculativeServing
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.status import ServingStatus
 from paceline_operator.local.tally import Tally
 from paceline_operator.tuning.model import Decision, Interval, Step
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paceline_engine.protocol import MAX_K, Policy, Probe, Samples, State, Verification, VerificationPolicy
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import Tier
+from paceline_operator.api.status import Tier
 from paceline_operator.tuning.holdout import is_without_drafter
 from paceline_operator.tuning.model import Engine, Settings
 

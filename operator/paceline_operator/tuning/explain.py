@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from paceline_engine.protocol import compress
 from paceline_operator.api.conditions import ConditionType, Reason
-from paceline_operator.api.serving import (
+from paceline_operator.api.status import (
     BucketStatus,
     DecisionRecord,
     GoodputRow,

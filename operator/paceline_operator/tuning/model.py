@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from paceline_engine.protocol import Policy, Samples, State, Verification
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import AdaptiveVerification, Method, Tier, TuningMode
+from paceline_operator.api.serving import AdaptiveVerification, Method, TuningMode
+from paceline_operator.api.status import Tier
 
 
 @dataclass(frozen=True)
