@@ -13,13 +13,9 @@ from __future__ import annotations
 import json
 import platform
 import random
-import sys
-from pathlib import Path
 from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "engine"))
 
 from paceline_engine.policy import LivePolicy
 from paceline_engine.protocol import Policy, Probe

@@ -103,7 +103,7 @@ class Recorder:
     """The step loop's end. `now` is engine uptime in seconds throughout."""
 
     def __init__(self) -> None:
-        self.sealed: deque[Window] = deque(maxlen=2 * RING_WINDOWS)
+        self.sealed: deque[Window] = deque()
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self._open = Window(0.0)
@@ -152,8 +152,12 @@ class Recorder:
         return pace
 
     def tick(self, now: float, idle: bool) -> None:
-        """Seal the window if it is time; called after every completed step."""
-        if now - self._open.start >= (IDLE_WINDOW_SECONDS if idle else WINDOW_SECONDS):
+        """Seal the window if it is time; called after every completed step.
+
+        Where nobody takes sealed windows over, the open one grows instead: nothing is lost, and memory stays bounded.
+        """
+        due = now - self._open.start >= (IDLE_WINDOW_SECONDS if idle else WINDOW_SECONDS)
+        if due and len(self.sealed) < 2 * RING_WINDOWS:
             self._open.end = now
             self.sealed.append(self._open)
             self._open = Window(now)
@@ -181,7 +185,7 @@ class History:
         return self._told_lost
 
     def collect(self) -> None:
-        """Take over what the step loop sealed. Called every half second, so that its queue never overflows."""
+        """Take over what the step loop sealed. Called every half second."""
         with self._lock:
             self._collect()
 

@@ -125,14 +125,18 @@ def test_a_reader_that_slept_too_long_is_told_what_it_lost_and_a_fresh_one_gets_
     assert steps_in(history.since(late.cursor, GAUGES)) == 0
 
 
-def test_memory_is_bounded_when_nobody_reads() -> None:
+def test_when_nobody_takes_windows_over_their_number_is_bounded_and_no_step_is_lost() -> None:
     recorder = Recorder()
-    for second in range(1, 5 * RING_WINDOWS):
+    seconds = 3 * RING_WINDOWS
+    for second in range(1, seconds + 1):
         recorder.step(step(), emitted=1)
         recorder.tick(float(second), idle=False)
     assert len(recorder.sealed) == 2 * RING_WINDOWS
-    History(recorder, "boot").collect()
+    history = History(recorder, "boot")
+    history.collect()
     assert not recorder.sealed
+    recorder.tick(float(seconds), idle=False)
+    assert steps_in(history.since(None, GAUGES)) == seconds
 
 
 def test_cells_are_bounded_in_a_window_in_the_ring_and_since_boot_and_no_step_is_lost() -> None:
