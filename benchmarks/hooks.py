@@ -91,7 +91,7 @@ class Replay:
 
     def apply(self, output: Any, result: Any) -> Any:
         """What vLLM's update_from_output does, as far as the hooks can see it."""
-        stats = None
+        stats: Any = None
         if self.log_stats:
             stats = SimpleNamespace(num_draft_tokens_per_pos=[0] * MAX_K, num_accepted_tokens_per_pos=[0] * MAX_K)
         for name, tokens in zip(output.num_scheduled_tokens, result.sampled_token_ids, strict=True):

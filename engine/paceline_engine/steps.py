@@ -126,6 +126,8 @@ class StepHooks:
             excluded = "settling"
         elif k != k_before:
             excluded = "transition"
+        elif k and getattr(output, "skip_drafts", False):  # nobody could use them (V2 runner since vLLM 0.33)
+            excluded = "undrafted"
         else:
             excluded = ""
             if not self._context_due:

@@ -44,10 +44,17 @@ class Engine:
     def schedule(self, chunks: dict[str, int] | None = None, resumed: tuple[str, ...] = ()) -> Any:
         """A step of the named prompt chunks (tokens) and of every request that decodes."""
         self.hooks.begin()
-        chunks = chunks or {}
+        output = self.compose(chunks or {}, resumed)
+        self.hooks.scheduled(self, output)
+        for name, tokens in output.num_scheduled_tokens.items():
+            self.requests[name].num_computed_tokens += tokens
+        return output
+
+    def compose(self, chunks: dict[str, int], resumed: tuple[str, ...]) -> Any:
+        """What vLLM would put into its SchedulerOutput, as far as the hooks read it."""
         decoding = [r for r in self.running if r.request_id not in chunks and r.num_computed_tokens + 1 >= r.num_tokens]
         scheduled = chunks | {r.request_id: 1 + r.drafts for r in decoding}
-        output = SimpleNamespace(
+        return SimpleNamespace(
             num_scheduled_tokens=scheduled,
             total_num_scheduled_tokens=sum(scheduled.values()),
             scheduled_new_reqs=[
@@ -60,10 +67,6 @@ class Engine:
             num_invalid_spec_tokens=None,
             num_spec_tokens_to_schedule=self.dynamic_sd_lookup[len(scheduled)] if scheduled else MAX_K,
         )
-        self.hooks.scheduled(self, output)
-        for name, tokens in scheduled.items():
-            self.requests[name].num_computed_tokens += tokens
-        return output
 
     def complete(self, output: Any, accepted: dict[str, int] | None = None, finished: str = "") -> None:
         """Its tokens are there; each request then drafts what was asked."""

@@ -224,6 +224,16 @@ def test_a_step_during_which_verification_changed_is_in_no_cell_and_later_ones_a
     ]
 
 
+def test_a_step_whose_drafts_nobody_could_use_is_not_the_cost_of_its_k() -> None:
+    engine = Engine()
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    compose = engine.compose
+    engine.compose = lambda *how: SimpleNamespace(**vars(compose(*how)), skip_drafts=True)  # type: ignore[method-assign]
+    engine.step()
+    assert engine.samples().excluded_steps == {"mixed": 1, "undrafted": 1}
+
+
 def test_the_context_of_many_requests_is_looked_at_now_and_then_and_after_prompts() -> None:
     engine = Engine()
     engine.admit("a", prompt=2)
