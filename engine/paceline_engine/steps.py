@@ -197,6 +197,8 @@ class StepHooks:
         if step is not None:
             step.seconds = max(0.0, now - (before if step.overlapped else step.started))
             if step.verification is not self.policy.verification:
+                if not step.excluded and step.phase is Phase.PROBE:
+                    self.policy.lost()
                 step.excluded = step.excluded or "transition"
             elif step.decoding:
                 step.request_steps = step.decoding
