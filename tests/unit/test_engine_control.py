@@ -307,7 +307,7 @@ def test_a_peer_that_asks_too_often_is_told_when_to_come_again_and_others_are_no
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.floats(0, 0.02)), max_size=300))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_all_peers_together_have_a_limit_and_only_some_are_remembered(asked: list[tuple[int, float]]) -> None:
     now = 0.0
     limiter = Limiter(lambda: now)
