@@ -187,4 +187,5 @@ def _at(load: int, runs: Sequence[Tally]) -> dict[str, float]:
         "oracle_ratio": round(fmean(tally.got / tally.oracle for tally in runs), 6),
         "oracle_ratio_after_first_minute": round(fmean(tally.later_got / tally.later_oracle for tally in later), 6),
         "steady_regret_pct": round(100 * (1 - fmean(tally.steady_got / tally.steady_oracle for tally in runs)), 4),
+        "time_below_off_pct": round(100 * fmean(tally.below_off / tally.later_seconds for tally in later), 4),
     }
