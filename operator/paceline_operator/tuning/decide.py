@@ -62,7 +62,7 @@ def settings_of(spec: ServingSpec) -> Settings:
         tuning.probing.mode is ProbingMode.AUTO and tuning.mode is TuningMode.AUTO
     )
     rows = sorted((row.from_requests, row.k) for row in tuning.table or ())
-    limit = spec.slo.tpot_milliseconds
+    tpot, ttft = spec.slo.tpot_milliseconds, spec.slo.ttft_p95_milliseconds
     return Settings(
         mode=tuning.mode,
         method=spec.speculation.method,
@@ -74,7 +74,8 @@ def settings_of(spec: ServingSpec) -> Settings:
         min_gain=tuning.min_gain_percent / 100,
         probing=probing and len(ladder) > 1,
         probe_share=min(tuning.probing.max_share_percent / 100, MAX_PROBE_SHARE),
-        tpot_limit_seconds=limit / 1000 if limit is not None else None,
+        tpot_limit_seconds=tpot / 1000 if tpot is not None else None,
+        ttft_limit_seconds=ttft / 1000 if ttft is not None else None,
         adaptive_verification=spec.speculation.adaptive_verification,
     )
 
