@@ -25,6 +25,7 @@ from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.engine import EngineFailure
 from paceline_operator.clients.kube import ConflictError, InvalidError, KubeError, NotFoundError
+from paceline_operator.firsttokens import Histogram
 from paceline_operator.tuning.model import Engine
 
 Object = dict[str, Any]
@@ -135,6 +136,7 @@ class FakeEngines:
         """(pod, token, cursor)"""
         self.refuse_pushes = False
         self.max_num_seqs = 256
+        self.read_metrics: list[str] = []
         self.boots: dict[str, str] = {}
         """Boot id of pods that restarted."""
         self._pods: dict[str, str] = {}
@@ -152,6 +154,10 @@ class FakeEngines:
         """Another process: nothing was pushed to it."""
         self.boots[name] = f"{self.boots.get(name, 'boot')}-again"
         self.policies.pop(name, None)
+
+    async def first_token_times(self, serving_url: str) -> Histogram | None:
+        self.read_metrics.append(serving_url)
+        return None
 
     async def push(self, control_url: str, token: str, policy: Policy) -> PolicyAck | EngineFailure:
         name = self._pods[control_url]

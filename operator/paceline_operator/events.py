@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline_operator import naming
 from paceline_operator.api.conditions import ConditionType, Reason
-from paceline_operator.api.status import DecisionRecord, ServingStatus
+from paceline_operator.api.status import DecisionRecord, ProposalStatus, ServingStatus
 
 NORMAL = "Normal"
 WARNING = "Warning"
@@ -72,16 +72,21 @@ def apply_failed(message: str) -> Event:
 
 
 def decided(record: DecisionRecord) -> Event:
-    """The k in force changed."""
-    return Event(
-        NORMAL,
-        Reason(record.reason),
-        f"k {record.from_k} to {record.to_k} at {record.requests} requests: {record.message}",
-    )
+    """The k in force, or the way to verify drafts, changed."""
+    what = f"k {record.from_k} to {record.to_k}"
+    if record.verification:
+        what = f"verification {record.verification}, {what}"
+    return Event(NORMAL, Reason(record.reason), f"{what} at {record.requests} requests: {record.message}")
+
+
+def proposed(proposal: ProposalStatus) -> Event:
+    """A restart, or a person, could do something."""
+    return Event(NORMAL, Reason(proposal.reason), f"Proposal: {proposal.message}")
 
 
 def of_change(before: ServingStatus, after: ServingStatus) -> list[Event]:
-    """What changed from one status to the next that people want to hear of: a refused spec, a failure, decisions."""
+    """What changed from one status to the next that people want to hear of: a refused spec, a failure, decisions,
+    proposals."""
     told = {(condition.type, condition.status, condition.message) for condition in before.conditions}
     news = []
     for condition in after.conditions:
@@ -90,6 +95,8 @@ def of_change(before: ServingStatus, after: ServingStatus) -> list[Event]:
                 news.append(refused(Reason(condition.reason), condition.message))
             elif condition.reason == Reason.APPLY_FAILED:
                 news.append(apply_failed(condition.message))
+    said = {proposal.reason for proposal in before.proposals}
+    news += [proposed(proposal) for proposal in after.proposals if proposal.reason not in said]
     known = {(record.generation, record.requests) for record in before.decisions}
     return news + [decided(r) for r in reversed(after.decisions) if (r.generation, r.requests) not in known]
 

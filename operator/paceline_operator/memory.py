@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.events import Recorder
+from paceline_operator.firsttokens import FirstTokens
 from paceline_operator.plan import Applied, ChildKey
 from paceline_operator.sightings import Sighting
 from paceline_operator.tuning.model import Memory
@@ -34,6 +35,7 @@ class Remembered:
     tuned: object = None
     """What the tuner was asked about last: settings and engines."""
     tuned_at: float = 0.0
+    first_tokens: FirstTokens = field(default_factory=FirstTokens)
     sightings: dict[str, Sighting] = field(default_factory=dict)
     """Pod -> what its engine answered last."""
     unsaved: ServingStatus | None = None

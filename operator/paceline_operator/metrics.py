@@ -17,6 +17,7 @@ LABEL_RESULT = "result"
 LABEL_KIND = "kind"
 LABEL_VERB = "verb"
 LABEL_CODE = "code"
+LABEL_PART = "part"
 
 RESULT_OK = "ok"
 RESULT_ERROR = "error"
@@ -44,9 +45,23 @@ HOLDS = Counter(
     "Passes in which k held because what it needs was missing. Labeled by reason.",
     [LABEL_REASON],
 )
+TUNER_ERRORS = Counter(
+    "paceline_tuner_errors_total",
+    "Parts of a decision that failed and were left out: defects, each in the log. Labeled by part.",
+    [LABEL_PART],
+)
 PUSHES = Counter("paceline_pushes_total", "Policies pushed to engine pods. Labeled by result.", [LABEL_RESULT])
 
-for _reason in (Reason.LOAD, Reason.ACCEPTANCE, Reason.COST, Reason.TPOT_LIMIT, Reason.MANUAL):
+for _reason in (
+    Reason.LOAD,
+    Reason.ACCEPTANCE,
+    Reason.COST,
+    Reason.TPOT_LIMIT,
+    Reason.TTFT_LIMIT,
+    Reason.BASELINE,
+    Reason.ADAPTIVE_VERIFICATION,
+    Reason.MANUAL,
+):
     DECISIONS.labels(_reason)
 for _reason in (
     Reason.NO_PODS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from paceline_engine.protocol import CONTROL_PORT
@@ -16,8 +17,9 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyRing
 from paceline_operator.clients.kube import Kube, Object
+from paceline_operator.firsttokens import READ_SECONDS, FirstTokens, Histogram, quantile
 from paceline_operator.plan import CHILD_KINDS, ChildKey, Observation, Target
-from paceline_operator.tuning.model import Engine, Memory
+from paceline_operator.tuning.model import Engine, Memory, Settings
 from paceline_operator.verdicts import is_alive, is_ready
 
 ENGINES_AT_ONCE = 16
@@ -94,6 +96,36 @@ async def engines(
     addressed = {target.pod for target in at}
     unborn = [pod for pod in pods if pod["metadata"]["name"] not in addressed]
     return (*await asyncio.gather(*(one(target) for target in at)), *map(_without_address, unborn))
+
+
+async def first_tokens(
+    client: EngineClient,
+    engines: Sequence[Engine],
+    serving_urls: Mapping[str, str],
+    settings: Settings,
+    past: FirstTokens,
+    now: float,
+) -> tuple[tuple[Engine, ...], FirstTokens]:
+    """`engines` with the 95th percentile of their time to first token since the last reading, where a limit is set.
+
+    Read in every few passes: in those between, and where it cannot be had, it stays unknown.
+    """
+    if settings.ttft_limit_seconds is None or now - past.at < READ_SECONDS - settings.interval_seconds / 2:
+        return tuple(engines), past
+    asked = [engine.name for engine in engines if engine.state is not None and engine.name in serving_urls]
+    slots = asyncio.Semaphore(ENGINES_AT_ONCE)
+
+    async def one(name: str) -> Histogram | None:
+        async with slots:
+            return await client.first_token_times(serving_urls[name])
+
+    read = await asyncio.gather(*(one(name) for name in asked))
+    seen = {name: found for name, found in zip(asked, read, strict=True) if found is not None}
+    told = (
+        replace(engine, ttft_p95_seconds=quantile(past.seen.get(engine.name), seen.get(engine.name)))
+        for engine in engines
+    )
+    return tuple(told), FirstTokens(seen, now)
 
 
 def _without_address(pod: Object) -> Engine:

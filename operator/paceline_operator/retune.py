@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator import act, metrics, observe, sightings, verdicts
+from paceline_operator import act, metrics, observe, sightings, told, verdicts
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, rfc3339
 from paceline_operator.events import Event
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import Object, Target
-from paceline_operator.tuning import decide, explain
+from paceline_operator.tuning import decide
 from paceline_operator.tuning.model import Engine, Settings, Step
 from paceline_operator.verdicts import Verdict, is_ready
+
+logger = logging.getLogger(__name__)
 
 EARLY_SHARE = 0.1
 """A pass that comes this share of the interval too early, for whatever reason it came, is the one that was due."""
@@ -56,6 +59,8 @@ async def retune(
     found = await observe.engines(client, targets, pods, memory.tuner)
     ended = {pod["metadata"]["name"]: verdicts.ended(pod) for pod in pods}
     engines, memory.sightings, news = sightings.look(memory.sightings, found, ended, rfc3339(clock.now()))
+    urls = {target.pod: target.serving_url for target in targets}
+    engines, memory.first_tokens = await observe.first_tokens(client, engines, urls, settings, memory.first_tokens, now)
     step = decide.step(settings, memory.tuner, engines, known_generation=previous.policy_generation, now=now)
     memory.tuner = step.memory
     if step.policy and step.push_to:
@@ -64,16 +69,14 @@ async def retune(
         step = _acknowledged(step, [pod for pod, refusal in refusals.items() if not refusal])
     for decision in step.decisions:
         metrics.DECISIONS.labels(decision.reason).inc()
+    for error in step.errors:
+        metrics.TUNER_ERRORS.labels(error.partition(":")[0]).inc()
+        logger.error("Part of a decision failed and was left out, the others went on: error=%s", error)
     if step.holding:
         metrics.HOLDS.labels(step.metrics_reason).inc()
-    told = explain.status_fields(step, previous, rfc3339(clock.now()))
-    return Retuned(
-        after=settings.interval_seconds if targets else None,
-        engines=engines,
-        fields={name: value for name, value in told.items() if name != "conditions"},
-        verdicts=[Verdict(*verdict) for verdict in told["conditions"]],
-        events=news,
-    )
+    fields, conditions = told.status(step, engines, previous, rfc3339(clock.now()))
+    after = settings.interval_seconds if targets else None
+    return Retuned(after, engines, fields, conditions, news)
 
 
 def _acknowledged(step: Step, pods: Sequence[str]) -> Step:

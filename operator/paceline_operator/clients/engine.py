@@ -21,6 +21,7 @@ from pydantic_core import from_json
 
 from paceline_engine.protocol import MAX_K, PROTOCOL_VERSION, Policy, PolicyAck, ProtocolError, Samples, State, Wire
 from paceline_operator.api.conditions import Reason
+from paceline_operator.firsttokens import Histogram, is_bucket, parse
 from paceline_operator.tuning.model import Engine
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -103,6 +104,18 @@ class EngineClient:
                 failure_message=f"{control_url} answered nonsense: {problem}",
             )
         return Engine(name=name, state=state, samples=samples)
+
+    async def first_token_times(self, serving_url: str) -> Histogram | None:
+        """The histogram of the engine's /metrics, filtered while it is read; None where it cannot be had."""
+        try:
+            async with (
+                asyncio.timeout(DEADLINE_SECONDS),
+                self._http.stream("GET", f"{serving_url}/metrics") as response,
+            ):
+                kept = [line async for line in _lines(response) if is_bucket(line)]
+            return parse(kept) if response.status_code == httpx.codes.OK else None
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
+            return None
 
     async def push(self, control_url: str, token: str, policy: Policy) -> PolicyAck | EngineFailure:
         """Put `policy` in force. A refusal by the plugin (409, 422) is NotAcknowledged with its text."""

@@ -9,14 +9,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from paceline_engine.protocol import PolicyAck
-from paceline_operator import sightings
+from paceline_operator import observe, sightings, told
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, rfc3339
+from paceline_operator.firsttokens import FirstTokens
 from paceline_operator.local.record import DecisionRecord, Record
 from paceline_operator.local.runner import Supervisor
 from paceline_operator.replay.traces import Writer
-from paceline_operator.tuning import decide, explain
+from paceline_operator.tuning import decide
 from paceline_operator.tuning.model import Engine, Memory, Step
 
 
@@ -46,6 +47,7 @@ class Passes:
         self._clock = clock
         self._say = say
         self._memory = Memory()
+        self._first_tokens = FirstTokens()
         self._sightings: dict[str, sightings.Sighting] = {}
         self._tokens: dict[str, tuple[str, int]] = {}
         """Engine -> boot id and tokens generated since, as read last."""
@@ -57,12 +59,16 @@ class Passes:
         for event in news:
             self._say(f"{event.reason}: {event.message}")
         now = self._clock.monotonic()
+        urls = {engine.command.name: engine.command.serving_url for engine in self._engines}
+        engines, self._first_tokens = await observe.first_tokens(
+            self._client, engines, urls, self.settings, self._first_tokens, now
+        )
         known = self._record.status.policy_generation
         self._recorded(now, known, engines)
         step = decide.step(self.settings, self._memory, engines, known_generation=known, now=now)
         self._memory = step.memory
         await self._push(step)
-        self._tell(step, now)
+        self._tell(step, engines, now)
         self._count(engines, step, now)
         self.last = now
 
@@ -93,11 +99,12 @@ class Passes:
             if not isinstance(answer, PolicyAck):
                 self._say(f"{command.name} did not take a policy: {answer.reason}: {answer.message}")
 
-    def _tell(self, step: Step, now: float) -> None:
+    def _tell(self, step: Step, engines: Sequence[Engine], now: float) -> None:
         record = self._record
-        fields = explain.status_fields(step, record.status, rfc3339(self._clock.now()))
-        told = {name: value for name, value in fields.items() if name != "conditions"}
-        record.status = record.status.model_copy(update=told)
+        for error in step.errors:
+            self._say(f"part of a decision failed and was left out: {error}")
+        fields, _ = told.status(step, engines, record.status, rfc3339(self._clock.now()))
+        record.status = record.status.model_copy(update=fields)
         record.step = step
         record.seconds = now - self.started
         record.decisions += [DecisionRecord(record.seconds, decision) for decision in step.decisions]

@@ -15,6 +15,7 @@ from paceline_operator.api.status import (
     ServingStatus,
     TableRow,
     Tier,
+    VerificationMode,
 )
 from paceline_operator.tuning import arithmetic
 from paceline_operator.tuning.model import BucketView, Candidate, Step
@@ -64,8 +65,8 @@ def status_fields(step: Step, previous: ServingStatus, now_rfc3339: str) -> Stat
         new = [_bucket(view) for view in published.buckets[:MAX_BUCKETS]]
         buckets = new if _differs(new, buckets) else buckets
         load = published.load
-        permille = _whole(1000 * published.ratio_to_k0.value) if published.ratio_to_k0 else None
-        ratio = permille if _moved(permille, ratio) else ratio
+        permille = whole(1000 * published.ratio_to_k0.value) if published.ratio_to_k0 else None
+        ratio = permille if moved(permille, ratio) else ratio
     records = [
         DecisionRecord(
             at=now_rfc3339,
@@ -75,6 +76,7 @@ def status_fields(step: Step, previous: ServingStatus, now_rfc3339: str) -> Stat
             from_k=decision.from_k,
             to_k=decision.to_k,
             generation=decision.generation,
+            verification=VerificationMode(decision.verification.value) if decision.verification else None,
         )
         for decision in reversed(step.decisions)
     ]
@@ -138,20 +140,22 @@ def _bucket(view: BucketView) -> BucketStatus:
 def _row(candidate: Candidate) -> GoodputRow:
     return GoodputRow(
         k=candidate.k,
-        goodput_milli_tokens_per_second=_whole(1000 * candidate.goodput.value),
-        low_milli_tokens_per_second=_whole(1000 * candidate.goodput.low),
-        high_milli_tokens_per_second=_whole(1000 * candidate.goodput.high),
-        step_microseconds=_whole(1e6 * candidate.step_seconds.value),
-        acceptance_length_milli=_whole(1000 * candidate.acceptance_length.value),
+        goodput_milli_tokens_per_second=whole(1000 * candidate.goodput.value),
+        low_milli_tokens_per_second=whole(1000 * candidate.goodput.low),
+        high_milli_tokens_per_second=whole(1000 * candidate.goodput.high),
+        step_microseconds=whole(1e6 * candidate.step_seconds.value),
+        acceptance_length_milli=whole(1000 * candidate.acceptance_length.value),
         steps=min(candidate.steps, LARGEST),
     )
 
 
-def _whole(value: float) -> int:
-    return round(min(value, LARGEST))
+def whole(value: float) -> int:
+    """As status can hold it."""
+    return round(max(-LARGEST, min(value, LARGEST)))
 
 
-def _moved(new: int | None, old: int | None) -> bool:
+def moved(new: int | None, old: int | None) -> bool:
+    """Whether a measured number changed enough to be told."""
     if new is None or old is None:
         return new != old
     return abs(new - old) > NOTABLE_CHANGE * max(1, abs(old))
@@ -172,9 +176,9 @@ def _differs(new: Sequence[BucketStatus], old: Sequence[BucketStatus]) -> bool:
             return True
         for a, b in zip(one.candidates, other.candidates, strict=True):
             if (
-                _moved(a.goodput_milli_tokens_per_second, b.goodput_milli_tokens_per_second)
-                or _moved(a.step_microseconds, b.step_microseconds)
-                or _moved(a.acceptance_length_milli, b.acceptance_length_milli)
+                moved(a.goodput_milli_tokens_per_second, b.goodput_milli_tokens_per_second)
+                or moved(a.step_microseconds, b.step_microseconds)
+                or moved(a.acceptance_length_milli, b.acceptance_length_milli)
             ):
                 return True
     return False

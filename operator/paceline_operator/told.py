@@ -1,0 +1,129 @@
+"""What status tells of a pass over engines: the tuner's own words, and those about verification and proposals. Pure.
+
+Measured numbers change with those of the table: with a decision or once a minute, and by more than a little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline_engine.protocol import State
+from paceline_operator.api.status import (
+    Cell,
+    ExplorationStatus,
+    ProposalStatus,
+    ServingStatus,
+    VerificationMode,
+    VerificationRow,
+    VerificationStatus,
+)
+from paceline_operator.tuning import explain
+from paceline_operator.tuning.explain import moved, whole
+from paceline_operator.tuning.model import Engine, Exploration, Step, VerificationView
+from paceline_operator.tuning.state import TunerState
+from paceline_operator.verdicts import Verdict
+
+MAX_ROWS, MAX_PROPOSALS, SHOWN = 64, 8, 3
+
+
+def status(
+    step: Step, engines: Sequence[Engine], previous: ServingStatus, now_rfc3339: str
+) -> tuple[dict[str, Any], list[Verdict]]:
+    """Fields of ServingStatus, by attribute name, and verdicts: all that follows from a pass over engines."""
+    found: dict[str, Any] = {**explain.status_fields(step, previous, now_rfc3339)}
+    verdicts = [Verdict(*verdict) for verdict in found.pop("conditions")]
+    modes = {engine.name: _mode(engine.state) for engine in engines if engine.state is not None}
+    found["pods"] = [row.model_copy(update={"verification": modes.get(row.name)}) for row in found["pods"]]
+    return found | _more(step, engines, previous), verdicts
+
+
+def _more(step: Step, engines: Sequence[Engine], previous: ServingStatus) -> dict[str, Any]:
+    """Engines that do not answer change nothing."""
+    state = step.memory.state
+    published = state.published if isinstance(state, TunerState) else None
+    fresh = published is not None and isinstance(state, TunerState) and published.at == state.now and not step.holding
+    told: dict[str, Any] = {"proposals": _proposals(step, previous)} if not step.holding else {}
+    measured = previous.verification.measured if previous.verification else []
+    if published is not None and fresh:
+        ratio = whole(1000 * published.ratio_to_no_drafter.value) if published.ratio_to_no_drafter else None
+        if moved(ratio, previous.ratio_to_no_drafter_permille):
+            told["ratio_to_no_drafter_permille"] = ratio
+        told["exploration"] = _exploration(step.exploration, previous.exploration)
+        measured = _measured(step.verifications, measured)
+    states = {
+        engine.name: engine.state
+        for engine in engines
+        if engine.state is not None and engine.state.capabilities.max_k > 0
+    }
+    if states:
+        told["verification"] = _verification(list(states.values()), measured)
+    return told
+
+
+def _mode(state: State) -> VerificationMode:
+    found = state.adaptive_verification
+    return VerificationMode.ABSENT_AT_BOOT if found is None else VerificationMode(found.mode.value)
+
+
+def _verification(states: Sequence[State], measured: list[VerificationRow]) -> VerificationStatus:
+    found = {_mode(state) for state in states}
+    features = [state.capabilities.adaptive_verification for state in states]
+    shown = [state.adaptive_verification for state in states if state.adaptive_verification is not None]
+    reasons = [feature.reason for feature in features if not feature.supported]
+    reasons += [f"the last change failed: {one.error}" for one in shown if one.error]
+    caps = {one.cap for one in shown}
+    return VerificationStatus(
+        mode=found.pop() if len(found) == 1 else VerificationMode.MIXED,
+        cap_tokens=caps.pop() if len(caps) == 1 else None,
+        starved=any(one.starved for one in shown),
+        message="; ".join([text[:300] for text in dict.fromkeys(reasons) if text][:SHOWN]),
+        measured=measured,
+    )
+
+
+def _measured(views: Sequence[VerificationView], previous: list[VerificationRow]) -> list[VerificationRow]:
+    rows = [
+        VerificationRow(
+            from_requests=view.load,
+            mode=VerificationMode(view.mode.value),
+            k=view.k,
+            cap_tokens=view.cap,
+            gain_permille=whole(1000 * view.gain.value),
+            low_permille=whole(1000 * view.gain.low),
+            high_permille=whole(1000 * view.gain.high),
+        )
+        for view in views[:MAX_ROWS]
+    ]
+
+    def key(row: VerificationRow) -> object:
+        return row.from_requests, row.mode, row.k, row.cap_tokens
+
+    same = list(map(key, rows)) == list(map(key, previous)) and not any(
+        moved(new.gain_permille, old.gain_permille) for new, old in zip(rows, previous, strict=True)
+    )
+    return previous if same else rows
+
+
+def _exploration(found: Exploration, previous: ExplorationStatus | None) -> ExplorationStatus:
+    new = ExplorationStatus(
+        step_share_permille=whole(1000 * found.step_share),
+        time_share_permille=whole(1000 * found.time_share),
+        tokens_lost=whole(found.tokens_lost),
+        quarantined=[Cell(from_requests=load, k=k) for load, k in found.quarantined[:MAX_ROWS]],
+    )
+    if previous is None or new.quarantined != previous.quarantined:
+        return new
+    pairs = (
+        (new.step_share_permille, previous.step_share_permille),
+        (new.time_share_permille, previous.time_share_permille),
+        (new.tokens_lost, previous.tokens_lost),
+    )
+    return new if any(moved(*pair) for pair in pairs) else previous
+
+
+def _proposals(step: Step, previous: ServingStatus) -> list[ProposalStatus]:
+    """Each as it was said first: its numbers go on changing."""
+    said = {one.reason: one for one in previous.proposals}
+    news = [ProposalStatus(reason=one.reason.value, message=one.message) for one in step.proposals[:MAX_PROPOSALS]]
+    return [said.get(one.reason, one) for one in news]
