@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +19,16 @@ from paceline_engine.protocol import Policy, Samples, State
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.cli.app import app
+from paceline_operator.cli.record import Live, follow
+from paceline_operator.clients.keys import KeyFile
+from paceline_operator.local.document import UserError
 from paceline_operator.replay.contest import ENGINE, Setup, Tuner
 from paceline_operator.replay.courses import geometric
 from paceline_operator.replay.traces import Writer, read, retrace
 from paceline_operator.replay.world import Arm, Scenario, Visit, run
 from paceline_operator.tuning.decide import settings_of
 from paceline_operator.tuning.model import Engine
+from tests.world import World
 
 SPEC = ServingSpec.model_validate(
     {
@@ -200,3 +206,47 @@ def test_a_recording_that_cannot_start_says_why(
     result = CliRunner().invoke(app, ["record", "--out", str(tmp_path / "t.jsonl"), *words])
     assert result.exit_code == 2
     assert said in result.output
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def followed(world: World, passes: int, **live: object) -> tuple[str, int, list[str]]:
+    """What `passes` looks at the world write; the clock moves by the duration with each."""
+    out, said = io.StringIO(), list[str]()
+    client, looks = world.engines, count()
+
+    class Watched:
+        async def observe_engine(self, *words: object) -> Engine:
+            if next(looks) + 1 == passes:
+                world.clock.advance(1.0)
+            return await client.observe_engine(*words)  # type: ignore[arg-type]
+
+    named = Live(str(live.get("name", "demo")), "team", duration=0.01)
+    keys = KeyFile(world.keys)
+    arguments = (named, out, world.kube, Watched(), keys, world.clock, asyncio.Event(), said.append)
+    return out, await follow(*arguments), said  # type: ignore[arg-type,return-value]
+
+
+async def test_a_serving_of_the_cluster_is_read_with_cursors_of_its_own(world: World, tmp_path: Path) -> None:
+    world.pod("demo-1")
+    world.kube.find("SpeculativeServing", "demo")["status"] = {"policyGeneration": 7}
+    out, passes, said = await followed(world, 2)
+    assert (passes, said) == (2, [])
+    path = tmp_path / "t.jsonl"
+    path.write_text(out.getvalue())  # type: ignore[attr-defined]
+    trace, notes = read(path)
+    assert trace is not None
+    assert not notes
+    assert trace.name == "team/demo"
+    assert [one.known_generation for one in trace.passes] == [7, 7]
+    assert [[engine.name for engine in one.engines] for one in trace.passes] == [["demo-1"], ["demo-1"]]
+    assert [bool(one.engines[0].samples and one.engines[0].samples.reset) for one in trace.passes] == [True, False]
+    assert not [verb for verb in world.writes() if verb]
+
+
+async def test_a_serving_that_is_not_there_is_told(world: World) -> None:
+    with pytest.raises(UserError, match="no SpeculativeServing other in namespace team"):
+        await followed(world, 1, name="other")

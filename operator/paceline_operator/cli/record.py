@@ -6,12 +6,13 @@ In a cluster it stands beside the operator, not in its place: it reads with curs
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 from pydantic import ValidationError
@@ -26,6 +27,11 @@ from paceline_operator.local.run import Options, run
 from paceline_operator.local.view import PlainView
 from paceline_operator.replay.traces import Writer
 from paceline_operator.tuning.model import Memory
+
+if TYPE_CHECKING:
+    from paceline_operator.clients.engine import EngineClient
+    from paceline_operator.clients.keys import KeyFile
+    from paceline_operator.clients.kube import Kube
 
 USER_ERROR_STATUS = 2
 
@@ -67,50 +73,65 @@ class Live:
     """Seconds; None = until a signal."""
 
 
-async def watch(live: Live, out: Path, say: Callable[[str], None], clock: Clock | None = None) -> int:
+async def watch(live: Live, out: Path, say: Callable[[str], None]) -> int:
     """Passes written. Runs where the operator could: with its key file and a way to the pods. Raises UserError."""
     try:
-        from paceline_operator import observe, settings
+        from paceline_operator import settings
         from paceline_operator.clients.engine import EngineClient
         from paceline_operator.clients.keys import KeyFile
         from paceline_operator.clients.kube import Kube, KubeError, connect
     except ImportError as error:
         raise UserError(f"a cluster needs the packages of the extra paceline[operator]: {error}") from None
-    clock = clock or SystemClock()
-    passes, memory, ended = 0, Memory(), _signals()
-    kind, at = naming.KIND_SERVING, (live.namespace, live.name)
     try:
         keys, kube = KeyFile(settings.read().master_key_file), Kube(connect())
-        raw = await kube.get(kind, *at)
-        if raw is None:
-            raise UserError(f"no {kind} {live.name} in namespace {live.namespace}")
-        spec = SpeculativeServing.model_validate(raw).spec
-        end = clock.monotonic() + live.duration if live.duration is not None else float("inf")
         async with EngineClient() as client:
             with out.open("w") as file:
-                write = Writer(file, f"{live.namespace}/{live.name}", spec)
-                while not ended.is_set() and clock.monotonic() < end:
-                    try:
-                        raw = await kube.get(kind, *at) or raw
-                        pods = (await observe.surroundings(kube, raw, None)).pods
-                    except KubeError as error:
-                        say(f"no look at the pods: {error}")
-                    else:
-                        targets = observe.targets(raw, pods, keys.ring())
-                        engines = await observe.engines(client, targets, pods, memory)
-                        cursors = {one.name: one.samples.cursor for one in engines if one.samples}
-                        memory = Memory(cursors={**memory.cursors, **cursors})
-                        write(clock.monotonic(), (raw.get("status") or {}).get("policyGeneration", 0), engines)
-                        passes += 1
-                    with suppress(TimeoutError):
-                        left = min(float(spec.tuning.interval_seconds), end - clock.monotonic())
-                        await asyncio.wait_for(ended.wait(), max(0.05, left))
-    except ValidationError as error:
-        raise UserError(
-            f"{kind} {live.name} is not one that this version reads: {error.error_count()} mistakes"
-        ) from None
+                return await follow(live, file, kube, client, keys, SystemClock(), _signals(), say)
     except (KubeError, ValueError, OSError) as error:
         raise UserError(str(error)) from None
+
+
+async def follow(
+    live: Live,
+    file: TextIO,
+    kube: Kube,
+    client: EngineClient,
+    keys: KeyFile,
+    clock: Clock,
+    ended: asyncio.Event,
+    say: Callable[[str], None],
+) -> int:
+    """Read pass after pass until `ended` or the duration; the passes written. None without a look at the pods."""
+    from paceline_operator import observe
+    from paceline_operator.clients.kube import KubeError
+
+    passes, memory = 0, Memory()
+    kind, at = naming.KIND_SERVING, (live.namespace, live.name)
+    raw = await kube.get(kind, *at)
+    if raw is None:
+        raise UserError(f"no {kind} {live.name} in namespace {live.namespace}")
+    try:
+        spec = SpeculativeServing.model_validate(raw).spec
+    except ValidationError as error:
+        said = f"{kind} {live.name} is not one that this version reads: {error.error_count()} mistakes"
+        raise UserError(said) from None
+    write = Writer(file, f"{live.namespace}/{live.name}", spec)
+    end = math.inf if live.duration is None else clock.monotonic() + live.duration
+    while not ended.is_set() and clock.monotonic() < end:
+        try:
+            raw = await kube.get(kind, *at) or raw
+            pods = (await observe.surroundings(kube, raw, None)).pods
+        except KubeError as error:
+            say(f"no look at the pods: {error}")
+        else:
+            engines = await observe.engines(client, observe.targets(raw, pods, keys.ring()), pods, memory)
+            cursors = {one.name: one.samples.cursor for one in engines if one.samples}
+            memory = Memory(cursors={**memory.cursors, **cursors})
+            write(clock.monotonic(), (raw.get("status") or {}).get("policyGeneration", 0), engines)
+            passes += 1
+        with suppress(TimeoutError):
+            left = min(float(spec.tuning.interval_seconds), end - clock.monotonic())
+            await asyncio.wait_for(ended.wait(), max(0.05, left))
     return passes
 
 
