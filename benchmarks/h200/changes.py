@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ranks as ranks_
+from arms import take
 from lane import Lane
 from scale import SCALE
 
@@ -44,6 +45,7 @@ def ranks(lane: Lane, engine: str) -> None:
 
 def pushes(engine: Engine, *, load: int, changes: int, verifications: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Delays in ms from the start of the PUT; requests of 128 to 384 tokens come and go meanwhile."""
+    take(engine, "plugin", SCALE.static_k)
     engine.push(SCALE.static_k)
     engine.fill(load, 256, ages=True)
     finished, failed, boot = engine.finished, engine.failed, engine.control("GET", "/state")["bootId"]
@@ -55,7 +57,7 @@ def pushes(engine: Engine, *, load: int, changes: int, verifications: Sequence[d
     policy = engine.installation.hooks.policy
     seen: list[tuple[float, int]] = []
     worst = 0.0
-    pusher = engine.control.pusher(bodies, confirm=bool(verifications) and not SCALE.cpu)
+    pusher = engine.control.pusher(bodies, confirm=bool(verifications) and engine.adaptive)
     last, done = time.perf_counter(), engine.completed
     while pusher.poll() is None:
         engine.step()
@@ -82,7 +84,7 @@ def pushes(engine: Engine, *, load: int, changes: int, verifications: Sequence[d
         "longest_step_ms": 1000 * worst, "exit_code": pusher.returncode,
         "same_process": engine.control("GET", "/state")["bootId"] == boot,
     }  # fmt: skip
-    if verifications and not SCALE.cpu:
+    if verifications and engine.adaptive:
         applied = [row for row in rows if "applied" in row]
         found |= {
             "verification_applied": len(applied),

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from arms import take
 from lane import Lane
 from remote import Failed
 from scale import SCALE
@@ -100,6 +101,7 @@ class Loop:
 
 def begin(engine: Engine) -> None:
     """Put a fresh tuner around the engine."""
+    take(engine, "plugin", SCALE.static_k)
     engine.loop = Loop(engine)
 
 

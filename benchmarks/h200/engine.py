@@ -98,6 +98,9 @@ class Engine:
         self.installation: Any = getattr(self.scheduler, "_paceline", None)
         if options.plugin and self.installation is None:
             raise RuntimeError("the plugin is not in this engine: look for 'Paceline' in its log")
+        capabilities = self.control("GET", "/state")["capabilities"] if self.installation else None
+        self.adaptive = bool(capabilities and capabilities["adaptiveVerification"]["supported"])
+        """Whether adaptive verification can be changed live: never on a CPU."""
         self.generation = 0
         self.serial = 0
         self.completed = 0
@@ -235,7 +238,9 @@ class Engine:
         """The next policy: k at every load."""
         self.generation += 1
         found = {"generation": self.generation, "table": [k] * (self.options.seqs + 1), "dwellSteps": 1}
-        return found | ({"adaptiveVerification": verification} if verification and not SCALE.cpu else {})
+        if verification and not self.adaptive and not SCALE.cpu:
+            raise RuntimeError("adaptive verification cannot be changed live here: see the capabilities")
+        return found | ({"adaptiveVerification": verification} if verification and self.adaptive else {})
 
     def push(self, k: int, verification: dict[str, Any] | None = None) -> None:
         """The same k at every load from now on."""

@@ -41,7 +41,7 @@ class Lane:
         for sign in quiet:
             sign.unlink(missing_ok=True)
         for one in options:
-            remote = self.remotes[one.name] = Remote(one, self.out / f"engine_{one.name}.log")
+            remote = self.remotes[one.name] = Remote(one, self.out / f"engine_{self.name}_{one.name}.log")
             if SCALE.cpu:
                 self._ready(remote, time.monotonic() + SCALE.boot_limit)
         for remote in sorted(self.remotes.values(), key=lambda remote: bool(remote.options.quiet)):

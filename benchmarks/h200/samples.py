@@ -10,6 +10,7 @@ import math
 import time
 from typing import Any
 
+from arms import take
 from lane import Lane
 from scale import SCALE
 
@@ -33,6 +34,7 @@ def sweep(lane: Lane, engine: str) -> None:
 
 def cell(engine: Engine, *, load: int, k: int, seconds: float) -> dict[str, Any]:
     """One window, and what the plugin says of the same steps."""
+    take(engine, "plugin", k)
     engine.push(k)
     engine.fill(load)
     cursor = sealed(engine)

@@ -56,7 +56,7 @@ H200 = Scale(
     cpu=False, hidden=4096, inner=14336, layers=32, heads=32, kv_heads=8, vocabulary=128256,
     ladder=(7, 5, 4, 3, 2, 1, 0), rates=(0.78, 0.60, 0.46, 0.36, 0.28, 0.22, 0.17), seqs=256,
     graph_requests=(1, 2, 4, 8, 16, 32, 64, 128, 192, 256), loads=(1, 8, 32, 64, 128, 256),
-    cost_loads={1: 220, 64: 100, 256: 50}, rounds=6, boot_rounds=3, changes=200, sweep_seconds=1.6,
+    cost_loads={1: 160, 64: 90, 256: 34}, rounds=6, boot_rounds=3, changes=200, sweep_seconds=1.6,
     verification_seconds=0.9, visit_seconds=30.0, pinned_seconds=3.0, verification_visit_seconds=(9.0, 24.0),
     reply_tokens=384, boot_limit=330.0,
 )  # fmt: skip

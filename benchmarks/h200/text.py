@@ -17,7 +17,7 @@ from scale import SCALE
 from engine import Engine
 
 REPLY_TOKENS = 160
-PASSAGE_CHARACTERS = 900
+PASSAGE_CHARACTERS = 200 if SCALE.cpu else 900
 STEPS_BETWEEN = 11
 ASKS = ("Repeat the following text word for word.", "Summarize the following text.", "List the key terms of this text.")
 
@@ -35,7 +35,7 @@ def prompts(root: Path, count: int) -> list[str]:
 
 def compare(lane: Lane, engine: str, root: Path) -> None:
     """Five passes over the prompts; mismatches against the first."""
-    count = 8 if SCALE.cpu else 64
+    count = 3 if SCALE.cpu else 64
     facts = lane.remotes[engine].facts
     found = lane.ask(engine, passes, texts=prompts(root, count), tokens=24 if SCALE.cpu else REPLY_TOKENS)
     lane.save(engine, {"engine": facts, "batch_invariant": lane.remotes[engine].options.batch_invariant, **found})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from arms import PROMPT_TOKENS
+from arms import PROMPT_TOKENS, take
 from lane import Lane
 from scale import SCALE
 
@@ -49,6 +49,7 @@ def by_load(lane: Lane) -> None:
 
 def window(engine: Engine, *, load: int, k: int, verification: dict[str, Any] | None) -> dict[str, Any]:
     """Tokens per second of one way to verify."""
+    take(engine, "plugin", k)
     engine.push(k, verification)
     engine.fill(load, prompt_tokens=PROMPT_TOKENS, warm=12)
     before = verified(engine)
@@ -63,7 +64,7 @@ def window(engine: Engine, *, load: int, k: int, verification: dict[str, Any] | 
 
 def verified(engine: Engine) -> tuple[int, int]:
     """(drafted, verified) since boot, asked of the worker; zeros where AV was not booted."""
-    if SCALE.cpu or not engine.options.verification:
+    if not engine.adaptive:
         return 0, 0
     from paceline_engine.worker import report
 
@@ -81,7 +82,7 @@ def starved(engine: Engine, *, load: int) -> dict[str, Any]:
     """State and tokens per second: helped, starved, and adaptive again after a spell of verifying all."""
     k = SCALE.ladder[0]
     found = {"helped": stretch(engine, load, k, "Adaptive")}
-    if not SCALE.cpu:
+    if engine.adaptive:
         engine.llm.collective_rpc(unhelp)
     found["own_start"] = stretch(engine, load, k, "Adaptive", 2 * STRETCH_SECONDS)
     found["verifying_all"] = stretch(engine, load, k, "All")
