@@ -93,7 +93,11 @@ class Replay:
         """What vLLM's update_from_output does, as far as the hooks can see it."""
         stats: Any = None
         if self.log_stats:
-            stats = SimpleNamespace(num_draft_tokens_per_pos=[0] * MAX_K, num_accepted_tokens_per_pos=[0] * MAX_K)
+            stats = SimpleNamespace(
+                num_draft_tokens_per_pos=[0] * MAX_K,
+                num_accepted_tokens_per_pos=[0] * MAX_K,
+                num_accepted_tokens=sum(map(len, result.sampled_token_ids)) - len(result.sampled_token_ids),
+            )
         for name, tokens in zip(output.num_scheduled_tokens, result.sampled_token_ids, strict=True):
             request = self.requests.get(name)
             if request is None:
@@ -107,7 +111,8 @@ class Replay:
             if request.left <= 0:
                 del self.requests[name], tokens[request.left + len(tokens) or 1 :]
                 self.admit()
-        return {0: SimpleNamespace(scheduler_stats=SimpleNamespace(spec_decoding_stats=stats) if stats else None)}
+        told = SimpleNamespace(spec_decoding_stats=stats) if stats else None
+        return {0: SimpleNamespace(outputs=result.sampled_token_ids, scheduler_stats=told)}
 
     def run(self) -> list[float]:
         """Microseconds in the hooks of each step."""

@@ -58,6 +58,8 @@ class StepHooks:
         self._context_due = 0
         """Decode steps until the mean context is computed anew."""
         self._stats_have_positions = True
+        self._unfinished = (0, 0)
+        """Requests running, and all there are, before the tokens of a step are applied."""
         self._prefilling: set[str] = set()
         """Requests seen with prompt tokens left to compute: the only ones that a step can schedule without sampling."""
 
@@ -194,6 +196,7 @@ class StepHooks:
                 step = head
                 break
         before, self._completed = self._completed, now
+        self._unfinished = len(scheduler.running), len(scheduler.requests)
         if step is not None:
             step.seconds = max(0.0, now - (before if step.overlapped else step.started))
             if step.verification is not self.policy.verification:
@@ -211,29 +214,35 @@ class StepHooks:
         return self._stats_have_positions and getattr(scheduler, "log_stats", False)
 
     def _applied(self, scheduler: Any, step: Step | None, result: Any, outputs: Any) -> None:
-        emitted = sum(map(len, result.sampled_token_ids))
+        stats = _statistics(outputs) if self._counted_by_engine(scheduler) else None
+        if stats and self._unfinished == (len(scheduler.running), len(scheduler.requests)):
+            # Nobody stopped, so nothing was cut off: who got tokens got one, and those accepted.
+            emitted = stats.num_accepted_tokens + sum([len(output.outputs) for output in outputs.values()])
+        else:
+            emitted = sum(map(len, result.sampled_token_ids))
         self.recorder.generation_tokens += emitted
         if step is not None:
-            if step.request_steps and self._counted_by_engine(scheduler):
-                self._take_stats(step, outputs)
+            if step.request_steps and stats:
+                self._take(stats, step)
             if not self.recorder.step(step, emitted) and not step.excluded and step.phase is Phase.PROBE:
                 self.policy.lost()
         self._idle = not scheduler.running and not self._in_flight
         self.recorder.tick(self._clock() - self._boot, self._idle)
 
-    def _take_stats(self, step: Step, outputs: Any) -> None:
-        """What the engine counted in this step: it gives its statistics to one of its front ends."""
-        for output in outputs.values():
-            if output.scheduler_stats is not None:
-                stats = output.scheduler_stats.spec_decoding_stats
-                if stats is None:
-                    return  # nothing was verified
-                if not hasattr(stats, "num_draft_tokens_per_pos"):
-                    self._stats_have_positions = False
-                    step.request_steps = 0
-                    return
-                step.drafted, step.accepted = stats.num_draft_tokens_per_pos, stats.num_accepted_tokens_per_pos
-                return
+    def _take(self, stats: Any, step: Step) -> None:
+        if hasattr(stats, "num_draft_tokens_per_pos"):
+            step.drafted, step.accepted = stats.num_draft_tokens_per_pos, stats.num_accepted_tokens_per_pos
+        else:
+            self._stats_have_positions = False
+            step.request_steps = 0
+
+
+def _statistics(outputs: Any) -> Any:
+    """What the engine counted in this step, given to one of its front ends; None where nothing was verified."""
+    for output in outputs.values():
+        if output.scheduler_stats is not None:
+            return output.scheduler_stats.spec_decoding_stats
+    return None
 
 
 def _fates(scheduler: Any, output: Any, result: Any) -> tuple[Sequence[int], Sequence[int]]:

@@ -27,6 +27,8 @@ class Engine:
             on_failure=self.failures.append,
             clock=lambda: self.now,
         )
+        self.cut: dict[str, int] = {}
+        """Tokens that are left of those of a request that stops, as vLLM cuts them."""
         self.requests: dict[str, Any] = {}
         self.running: list[Any] = []
         self.dynamic_sd_lookup: Any = self.parts.policy
@@ -79,12 +81,14 @@ class Engine:
             sampled_token_ids=sampled, req_id_to_index={name: at for at, name in enumerate(output.num_scheduled_tokens)}
         )
         step = self.hooks.completed(self, output, result)
-        outputs = {0: SimpleNamespace(scheduler_stats=None), 1: self.count(output, result)}
+        outputs = {0: SimpleNamespace(outputs=[], scheduler_stats=None), 1: self.count(output, result)}
         for name, tokens in zip(output.num_scheduled_tokens, sampled, strict=True):
             if tokens and (request := self.requests.get(name)):
                 request.num_computed_tokens -= len(output.scheduled_spec_decode_tokens.get(name, ())) + 1 - len(tokens)
                 request.num_tokens += len(tokens)
                 request.drafts = output.num_spec_tokens_to_schedule
+        for name, kept in self.cut.items():
+            del sampled[result.req_id_to_index[name]][kept:]
         if finished:
             self.finish(finished)
         self.hooks.applied(self, step, result, outputs)
@@ -97,12 +101,24 @@ class Engine:
             if not (self.log_stats and got and name in self.requests):
                 continue
             if stats is None:
-                stats = SimpleNamespace(num_draft_tokens_per_pos=[0] * MAX_K, num_accepted_tokens_per_pos=[0] * MAX_K)
+                stats = SimpleNamespace(
+                    num_draft_tokens_per_pos=[0] * MAX_K,
+                    num_accepted_tokens_per_pos=[0] * MAX_K,
+                    num_accepted_tokens=0,
+                )
+            stats.num_accepted_tokens += len(got) - 1
             for at in range(len(draft) - (output.num_invalid_spec_tokens or {}).get(name, 0)):
                 stats.num_draft_tokens_per_pos[at] += 1
             for at in range(len(got) - 1):
                 stats.num_accepted_tokens_per_pos[at] += 1
-        return SimpleNamespace(scheduler_stats=SimpleNamespace(spec_decoding_stats=stats) if self.log_stats else None)
+        told = [
+            name
+            for name, at in result.req_id_to_index.items()
+            if name in self.requests and result.sampled_token_ids[at]
+        ]
+        return SimpleNamespace(
+            outputs=told, scheduler_stats=SimpleNamespace(spec_decoding_stats=stats) if self.log_stats else None
+        )
 
     def step(self, seconds: float = 0.01, **how: Any) -> Any:
         """One synchronous step."""

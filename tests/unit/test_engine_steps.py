@@ -246,11 +246,27 @@ def test_the_context_of_many_requests_is_looked_at_now_and_then_and_after_prompt
     assert {cell.context: cell.steps for cell in engine.samples().cells} == {8192: CONTEXT_STEPS, 32768: 1}
 
 
+def test_tokens_cut_off_behind_a_stop_are_not_counted() -> None:
+    engine = Engine(stats=True)
+    push(engine, (0, 3, 3, 3, 3))
+    for name in ("a", "b"):
+        engine.admit(name, prompt=2)
+    engine.step(chunks={"a": 2, "b": 2})
+    engine.step(accepted={"a": 2, "b": 1})
+    output = engine.schedule()
+    engine.cut = {"a": 1}
+    engine.complete(output, accepted={"a": 3, "b": 1}, finished="a")
+    samples = engine.samples()
+    assert samples.gauges.generation_tokens == 2 + 5 + (1 + 2)
+    assert [(cell.steps, cell.emitted) for cell in samples.cells] == [(2, 5 + 3)]
+    assert [cell.accepted for cell in samples.acceptance] == [(4, 2, 1)]
+
+
 def test_statistics_without_positions_are_left_and_drafts_counted_here() -> None:
     engine = Engine(stats=True)
     push(engine, (0, 2, 2, 2, 2))
     engine.count = lambda output, result: SimpleNamespace(  # type: ignore[method-assign]
-        scheduler_stats=SimpleNamespace(spec_decoding_stats=SimpleNamespace(num_drafts=1))
+        outputs=["a"], scheduler_stats=SimpleNamespace(spec_decoding_stats=SimpleNamespace(num_accepted_tokens=1))
     )
     engine.admit("a", prompt=2)
     engine.step(chunks={"a": 2})
