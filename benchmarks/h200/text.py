@@ -18,7 +18,7 @@ from engine import Engine
 
 REPLY_TOKENS = 160
 PASSAGE_CHARACTERS = 200 if SCALE.cpu else 900
-STEPS_BETWEEN = 11
+STEPS_BETWEEN = 4
 ASKS = ("Repeat the following text word for word.", "Summarize the following text.", "List the key terms of this text.")
 
 

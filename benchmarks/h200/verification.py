@@ -6,6 +6,7 @@ from. One stage puts it back to its own start, on purpose, to see it starve.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -83,10 +84,12 @@ def starved(engine: Engine, *, load: int) -> dict[str, Any]:
     k = SCALE.ladder[0]
     found = {"helped": stretch(engine, load, k, "Adaptive")}
     if engine.adaptive:
-        engine.llm.collective_rpc(unhelp)
+        engine.llm.collective_rpc(start_estimator, args=(SLOPE, BIAS))
     found["own_start"] = stretch(engine, load, k, "Adaptive", 2 * STRETCH_SECONDS)
     found["verifying_all"] = stretch(engine, load, k, "All")
     found["adaptive_again"] = stretch(engine, load, k, "Adaptive")
+    if engine.adaptive:
+        engine.llm.collective_rpc(start_estimator, args=(0.0, math.log(SCALE.rates[0] / (1 - SCALE.rates[0]))))
     return found
 
 
@@ -104,8 +107,11 @@ def stretch(engine: Engine, load: int, k: int, mode: str, seconds: float = STRET
     return {"mode": mode, "tok_s": tokens / took, "state": engine.control("GET", "/state")["adaptiveVerification"]}
 
 
-def unhelp(worker: Any) -> None:
-    """In a worker: the estimator's coefficients back to vLLM's own start."""
-    runner = getattr(worker, "worker", worker).model_runner
-    runner.speculator.acceptance_estimator.slope.fill_(SLOPE)
-    runner.speculator.acceptance_estimator.intercepts.fill_(BIAS)
+def start_estimator(worker: Any, slope: float, bias: float) -> None:
+    """In a worker: the estimator's coefficients as if it began anew with these."""
+    import torch
+
+    estimator = getattr(worker, "worker", worker).model_runner.speculator.acceptance_estimator
+    with torch.inference_mode():  # the tensors were made in it
+        estimator.slope.fill_(slope)
+        estimator.intercepts.fill_(bias)
