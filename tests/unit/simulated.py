@@ -21,7 +21,9 @@ from paceline_engine.protocol import (
     Policy,
     Samples,
     State,
+    Verification,
     VerificationFeature,
+    VerificationState,
     load_bucket,
 )
 from paceline_operator.api.serving import ServingSpec
@@ -34,6 +36,8 @@ GOOD = (0.78, 0.60, 0.46, 0.36, 0.28, 0.22, 0.17)
 
 StepSeconds = Callable[[int, int], float]
 Survival = Callable[[int], Sequence[float]]
+Adaptive = Callable[[int, int], tuple[float, float]]
+"""(requests, k) -> step seconds and acceptance length under adaptive verification."""
 
 
 def grid(name: str) -> StepSeconds:
@@ -91,6 +95,10 @@ class SimulatedEngine:
     requests: int = 1
     fires: float = 1.0
     slow: float = 1.0
+    adaptive: Adaptive | None = None
+    """Of an engine that booted with adaptive verification, which is then in force until it is told otherwise."""
+    max_k: int | None = None
+    """0 in an engine without a drafter."""
     boot_id: str = "boot-1"
     live: bool = True
     policy: Policy | None = None
@@ -110,6 +118,20 @@ class SimulatedEngine:
     @property
     def table(self) -> tuple[int, ...]:
         return self.policy.table if self.policy else self.boot
+
+    @property
+    def mode(self) -> Verification:
+        if self.adaptive is None:
+            return Verification.ALL
+        told = self.policy.adaptive_verification if self.policy else None
+        return told.mode if told else Verification.ADAPTIVE
+
+    def truth(self, k: int) -> tuple[float, float]:
+        """Step seconds and acceptance length at `k` now."""
+        if self.adaptive is not None and self.mode is not Verification.ALL and k:
+            seconds, length = self.adaptive(self.requests, k)
+            return seconds * self.slow, length
+        return self.cost(self.requests, k) * self.slow, 1 + self.fires * sum(self.survival(k)[:k])
 
     def restart(self, boot_id: str) -> None:
         self.boot_id, self.policy, self.uptime, self.window = boot_id, None, 0.0, 0
@@ -134,8 +156,8 @@ class SimulatedEngine:
         if self.requests:
             counted = self._steps(seconds)
         for (k, probe), (steps, settle) in counted.items():
-            step = self.cost(self.requests, k) * self.slow
-            self.tokens += (steps + settle) * self.requests * (1 + self.fires * sum(self.survival(k)))
+            step, length = self.truth(k)
+            self.tokens += (steps + settle) * self.requests * length
             self.steps_by_k[k] = self.steps_by_k.get(k, 0) + steps + settle
             if steps:
                 bursts = max(1, round(steps / 8)) if probe else 1
@@ -183,7 +205,7 @@ class SimulatedEngine:
                     ahead = before + probe.settle_steps if settling else before + burst
                 else:
                     ahead = before
-            step = self.cost(self.requests, drafted) * self.slow
+            step, _ = self.truth(drafted)
             steps = min(ahead, int(left / step))
             entry = counts.setdefault((drafted, drafted != k), [0, 0])
             entry[1 if settling else 0] += steps
@@ -209,9 +231,10 @@ class SimulatedEngine:
             k_drafted=k,
             k_verified=k,
             probe=probe,
+            verification=self.mode,
             steps=steps,
             request_steps=steps * self.requests,
-            emitted=round(steps * self.requests * (1 + self.fires * sum(self.survival(k)[:k]))),
+            emitted=round(steps * self.requests * self.truth(k)[1]),
             seconds=float(times.sum()),
             seconds_squared=float((times**2).sum()),
             histogram=histogram,
@@ -228,6 +251,7 @@ class SimulatedEngine:
         return AcceptanceCell(
             k=k,
             load=load_bucket(self.requests),
+            verification=self.mode,
             request_steps=total,
             drafts=fired,
             drafted=(fired,) * k,
@@ -242,8 +266,14 @@ class SimulatedEngine:
             uptime_seconds=self.uptime,
             capabilities=Capabilities(
                 live_k=Feature(supported=self.live, reason="" if self.live else "suffix needs a constant k"),
-                adaptive_verification=VerificationFeature(supported=False, reason="V1"),
-                max_k=self.ladder[0],
+                adaptive_verification=VerificationFeature(supported=False, reason="V1")
+                if self.adaptive is None
+                else VerificationFeature(
+                    supported=True,
+                    present=True,
+                    modes=(Verification.ADAPTIVE, Verification.ALL, Verification.CAPPED),
+                ),
+                max_k=self.ladder[0] if self.max_k is None else self.max_k,
                 ladder=self.ladder,
                 max_num_seqs=len(self.boot) - 1,
                 method="eagle",
@@ -256,17 +286,20 @@ class SimulatedEngine:
             probe_steps_by_k={},
             policy_errors=0,
             probe=self.policy.probe if self.policy else None,
+            adaptive_verification=VerificationState(mode=self.mode, generation=self.generation)
+            if self.adaptive is not None
+            else None,
         )
 
     def since_boot(self, samples: Samples) -> Samples:
         """`samples` as a reader without a cursor gets them: all windows of this process added up."""
-        cells: dict[tuple[int, int, bool], CostCell] = {}
+        cells: dict[tuple[int, int, bool, Verification], CostCell] = {}
         for cell in (cell for window in self.windows for cell in window.cells):
-            at = (cell.load, cell.k_drafted, cell.probe)
+            at = (cell.load, cell.k_drafted, cell.probe, cell.verification)
             cells[at] = _added(cells[at], cell) if at in cells else cell
-        fates: dict[tuple[int, int], AcceptanceCell] = {}
+        fates: dict[tuple[int, int, Verification], AcceptanceCell] = {}
         for fate in (fate for window in self.windows for fate in window.acceptance):
-            key = (fate.k, fate.load)
+            key = (fate.k, fate.load, fate.verification)
             fates[key] = _added(fates[key], fate) if key in fates else fate
         whole = {"cells": tuple(cells.values()), "acceptance": tuple(fates.values())}
         return samples.model_copy(update={**whole, "reset": True, "from_seconds": 0.0})

@@ -217,13 +217,14 @@ def _verified(
     windows = {name: news.windows[name] for name in news.current}
     states = [engine.state.adaptive_verification for engine in fleet.live if engine.state is not None]
     starved = any(one is not None and one.starved for one in states) or verification.starved(windows)
-    if load is None or state.load.shares.get(load, 0.0) < MOST_SHARE or load not in scores.loads:
+    if load is None or state.load.shares.get(load, 0.0) < MOST_SHARE:
         return replace(state, verified=replace(state.verified, message=""))
+    due = state.now >= state.verified.next_trial
     here = verification.Here(
         load=load,
         k=state.auto[load],
         observed=load in state.decided and not state.decided[load].pending[1] and not state.ttft.lowered,
-        ceilings=_ceilings(state, scores.at(load)) if state.now >= state.verified.next_trial else {},
+        ceilings=_ceilings(state, scores.at(load)) if due and load in scores.loads else {},
         now=state.now,
         min_gain=settings.min_gain,
         interval=settings.interval_seconds,

@@ -27,7 +27,9 @@ LARGEST = 2**53
 """Engines' numbers may add up to anything, but one field that is too large keeps all of status from being stored."""
 MAX_K = 32
 """Of TableRow."""
-MAX_DECISIONS, MAX_PODS, MAX_BUCKETS, MAX_ROWS = 20, 64, 24, 64
+MAX_DECISIONS, MAX_PODS, MAX_BUCKETS, MAX_ROWS, MAX_KS = 20, 64, 24, 64, 16
+MAX_EVIDENCE = 5
+"""Decisions with their numbers: 2 KB each."""
 
 Verdict = tuple[ConditionType, bool | None, Reason, str]
 """Condition type, status (None = Unknown), reason, message."""
@@ -77,6 +79,7 @@ def status_fields(step: Step, previous: ServingStatus, now_rfc3339: str) -> Stat
             to_k=decision.to_k,
             generation=decision.generation,
             verification=VerificationMode(decision.verification.value) if decision.verification else None,
+            candidates=[_row(one) for one in decision.evidence.candidates][:MAX_KS] if decision.evidence else [],
         )
         for decision in reversed(step.decisions)
     ]
@@ -91,10 +94,16 @@ def status_fields(step: Step, previous: ServingStatus, now_rfc3339: str) -> Stat
         load_requests=load,
         ratio_to_k0_permille=ratio,
         buckets=buckets,
-        decisions=[*records, *previous.decisions][:MAX_DECISIONS],
+        decisions=_decisions([*records, *previous.decisions]),
         pods=[_pod(step, name) for name in names],
         conditions=_verdicts(step),
     )
+
+
+def _decisions(newest_first: Sequence[DecisionRecord]) -> list[DecisionRecord]:
+    """Of the older ones the numbers go: their messages have those that mattered."""
+    older = (record.model_copy(update={"candidates": []}) for record in newest_first[MAX_EVIDENCE:MAX_DECISIONS])
+    return [*newest_first[:MAX_EVIDENCE], *older]
 
 
 def explain_text(step: Step) -> str:
@@ -133,7 +142,7 @@ def _bucket(view: BucketView) -> BucketStatus:
         k=view.k,
         recommended_k=view.recommended_k if view.recommended_k != view.k else None,
         observed=view.observed,
-        candidates=[_row(candidate) for candidate in view.candidates if not candidate.borrowed][:16],
+        candidates=[_row(candidate) for candidate in view.candidates if not candidate.borrowed][:MAX_KS],
     )
 
 
@@ -146,6 +155,9 @@ def _row(candidate: Candidate) -> GoodputRow:
         step_microseconds=whole(1e6 * candidate.step_seconds.value),
         acceptance_length_milli=whole(1000 * candidate.acceptance_length.value),
         steps=min(candidate.steps, LARGEST),
+        firing_rate_permille=None if candidate.firing_rate is None else whole(1000 * candidate.firing_rate),
+        survival_permille=[whole(1000 * share) for share in candidate.survival[:MAX_K]],
+        borrowed=candidate.borrowed or None,
     )
 
 

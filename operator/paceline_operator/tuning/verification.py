@@ -206,7 +206,7 @@ def _chosen(state: Verified, here: Here) -> Verified:
         band = max(math.log1p(here.min_gain), STANDARD_ERRORS * math.sqrt(found.variance + base.variance))
         if gain > max(band, won) and (found.windows >= MIN_WINDOWS or arm == everything):
             best, won = (None if arm == everything else arm), gain
-        elif arm != everything and (gain < -band or found.windows % ENOUGH_WINDOWS == 0) and found.seen >= here.now:
+        elif found.seen >= here.now and (gain < -band or found.windows % ENOUGH_WINDOWS == 0):
             _, span = resting.get((load, arm), (0.0, REST_SECONDS / 2))
             span = min(2 * span, LONGEST_REST_SECONDS)
             resting[load, arm] = (here.now + span, span)
@@ -224,15 +224,19 @@ def _tried(state: Verified, here: Here) -> Verified:
     """Perhaps a trial of an arm that may be better."""
     if here.now < state.next_trial or state.trial is not None or state.message:
         return state
-    incumbent, arm = state.chosen.get(here.load), None
-    everything = state.beliefs.get((here.load, Arm(Verification.ALL, here.k)))
+    everything = Arm(Verification.ALL, here.k)
+    incumbent = state.chosen.get(here.load)
+    known = state.beliefs.get((here.load, incumbent or everything))
+    if known is None:
+        return state
+    floor = known.log + math.log1p(here.min_gain)
+    arms = _arms(here) if here.trained or here.load >= LOWEST_LOAD else []
+    arms = [arm for arm in arms if arm != incumbent and here.ceilings.get(arm.k, 0.0) > floor]
     if incumbent is not None:
-        if everything is None or here.now - everything.seen > REVIEW_SECONDS:
-            arm = Arm(Verification.ALL, here.k)
-    elif everything is not None and (here.trained or here.load >= LOWEST_LOAD):
-        known = (arm for arm in _arms(here) if state.resting.get((here.load, arm), (0.0, 0.0))[0] <= here.now)
-        floor = everything.log + math.log1p(here.min_gain)
-        arm = next((one for one in known if here.ceilings.get(one.k, 0.0) > floor), None)
+        past = state.beliefs.get((here.load, everything))
+        arms = [everything] * (past is None or here.now - past.seen > REVIEW_SECONDS) + arms
+    awake = (arm for arm in arms if state.resting.get((here.load, arm), (0.0, 0.0))[0] <= here.now)
+    arm = next(awake, None)
     if arm is None:
         return state
     passes = max(1, math.ceil(TRIAL_SECONDS / here.interval))
