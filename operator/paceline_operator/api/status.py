@@ -42,6 +42,17 @@ class GoodputRow(ApiModel):
     step_microseconds: int = Field(description="Mean decode step time.")
     acceptance_length_milli: int = Field(description="Tokens a request gets per step (1 = no draft accepted), x1000.")
     steps: int = Field(description="Decode steps that this rests on.")
+    firing_rate_permille: int | None = Field(
+        default=None, description="Request-steps that had a draft, x1000, where some methods have none."
+    )
+    survival_permille: list[int] = Field(
+        default_factory=list,
+        max_length=32,
+        description="Request-steps whose draft was accepted up to position 1, 2, ... k, x1000.",
+    )
+    borrowed: bool | None = Field(
+        default=None, description="True: cost or acceptance are those of neighbouring loads or the prior."
+    )
 
 
 class BucketStatus(ApiModel):
@@ -121,6 +132,9 @@ class DecisionRecord(ApiModel):
     to_k: int = Field(description="k after.")
     generation: int = Field(description="Policy generation that carries it.")
     verification: VerificationMode | None = Field(default=None, description="The new way to verify, where it changed.")
+    candidates: list[GoodputRow] = Field(
+        default_factory=list, max_length=16, description="What was known of each k then: of the newest five decisions."
+    )
 
 
 class PodStatus(ApiModel):

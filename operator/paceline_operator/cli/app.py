@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from paceline_operator.cli.explain import explain
 from paceline_operator.cli.record import record
 from paceline_operator.cli.replay import replay
 from paceline_operator.local import container
@@ -53,6 +54,7 @@ def local(
 
 app.command()(replay)
 app.command()(record)
+app.command()(explain)
 
 
 @app.command()

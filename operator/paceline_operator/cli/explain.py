@@ -1,0 +1,94 @@
+"""`paceline explain`: the numbers behind a serving's decisions, from its status in the cluster or from a recording."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline_operator import explained, naming, told
+from paceline_operator.api.status import DecisionRecord, ServingStatus
+from paceline_operator.local.document import UserError
+from paceline_operator.replay import traces
+from paceline_operator.tuning import decide
+from paceline_operator.tuning.model import Memory
+from paceline_operator.verdicts import merge, status_of
+
+USER_ERROR_STATUS = 2
+
+
+class Output(StrEnum):
+    """Of the command."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def explain(
+    serving: Annotated[
+        str | None, typer.Argument(metavar="[NAMESPACE/]NAME", help="A SpeculativeServing of the cluster.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="TRACE", help="In place of it: a trace of `paceline record`.")
+    ] = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="Text for people, JSON for programs.")] = Output.TEXT,
+) -> None:
+    """Tell what is in force and why: costs, acceptance by position and goodput of each k, decision by decision."""
+    try:
+        if (serving is None) == (record is None):
+            raise UserError("name a serving of the cluster, or a trace with --record")
+        name, status = asyncio.run(of_cluster(serving)) if serving else of_trace(record)
+    except UserError as error:
+        typer.echo(f"paceline explain: {error}", err=True)
+        raise typer.Exit(USER_ERROR_STATUS) from None
+    typer.echo(as_json(name, status) if output is Output.JSON else explained.text(name, status))
+
+
+def as_json(name: str, status: ServingStatus) -> str:
+    """Status with the API's own names and units."""
+    body = {"name": name, "status": status.model_dump(mode="json", by_alias=True, exclude_none=True)}
+    return json.dumps(body, indent=1, ensure_ascii=False)
+
+
+async def of_cluster(serving: str) -> tuple[str, ServingStatus]:
+    """By the rights of KUBECONFIG. Raises UserError."""
+    try:
+        from paceline_operator.clients.kube import Kube, KubeError, connect
+    except ImportError as error:
+        raise UserError(f"a cluster needs the packages of the extra paceline[operator]: {error}") from None
+    namespace, _, name = serving.rpartition("/")
+    namespace = namespace or "default"
+    try:
+        kube = Kube(connect())
+        raw = await kube.get(naming.KIND_SERVING, namespace, name)
+        kube.close()
+    except (KubeError, ValueError, OSError) as error:
+        raise UserError(str(error)) from None
+    if raw is None:
+        raise UserError(f"no {naming.KIND_SERVING} {name} in namespace {namespace}")
+    return f"{namespace}/{name}", status_of(raw, ServingStatus)
+
+
+def of_trace(path: Path | None) -> tuple[str, ServingStatus]:
+    """What today's tuner makes of a recording, all decisions included; times are since its start. Raises UserError."""
+    assert path is not None
+    trace, notes = traces.read(path)
+    for note in notes:
+        typer.echo(str(note), err=True)
+    if trace is None:
+        raise UserError(f"{path} is no trace")
+    memory, status, start = Memory(), ServingStatus(), trace.passes[0].at if trace.passes else 0.0
+    made: list[DecisionRecord] = []
+    for one in trace.passes:
+        known = one.known_generation
+        step = decide.step(trace.settings, memory, one.engines, known_generation=known, now=one.at)
+        memory, at = step.memory, f"+{one.at - start:.0f}s"
+        fields, verdicts = told.status(step, one.engines, status, at)
+        conditions = merge(status.conditions, verdicts, 0, at)
+        status = status.model_copy(update={**fields, "conditions": conditions})
+        made = [*status.decisions[: len(step.decisions)], *made]
+    return f"{trace.name} ({path})", status.model_copy(update={"decisions": made})
