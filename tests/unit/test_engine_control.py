@@ -14,19 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.control import (
-    MAX_CONNECTIONS,
-    MAX_PEERS,
-    PEER_BURST,
-    PEER_RATE,
-    TOTAL_BURST,
-    TOTAL_RATE,
-    ControlServer,
-    Limiter,
-    TokenFiles,
-    TokenMissing,
-    TooMany,
-)
+from paceline_engine.control import MAX_CONNECTIONS, ControlServer, TokenFiles, TokenMissing
+from paceline_engine.limits import MAX_PEERS, PEER_BURST, PEER_RATE, TOTAL_BURST, TOTAL_RATE, Limiter, TooMany
 from paceline_engine.protocol import MAX_BODY_BYTES, PolicyAck, ProtocolError, Samples, State
 from tests.unit.engine_parts import AUTH, BOOT, TOKEN, Parts, ask, exchange, serving
 
