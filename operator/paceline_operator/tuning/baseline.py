@@ -2,10 +2,12 @@
 
 Two ratios, never mixed: k=0 in a speculative engine still pays for a draft pass. Both are means of paired windows (both
 sides measured within one pass, so that what slows the machine cancels), and are looked at after every one of them: so
-their intervals are confidence sequences, valid at all times at once (the asymptotic, normal-mixture one of
-Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic confidence
-sequences", Annals of Statistics 2024, theorem 2.2; the idea is Robbins' of 1970). A sequence starts anew when traffic,
-cost or the k in force changes: its mean would be of something that is gone.
+their intervals are confidence sequences, valid at all times at once. They invert the anytime-valid t-test for a mean of
+unknown variance: the Bayes factor with a normal prior on the effect size is a test martingale under every variance
+(Lai, "On confidence sequences", Annals of Statistics 1976; Perez-Ortiz, Lardy, de Heide and Gruenwald, "E-statistics,
+group invariance and anytime-valid testing", 2022; Wang and Ramdas, "Anytime-valid t-tests and confidence sequences for
+Gaussian means with unknown variance", 2023). A sequence starts anew when traffic, cost or the k in force changes: its
+mean would be of something that is gone.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from paceline_operator.tuning.model import Interval
 
 ERROR = 0.05
 """Chance that the interval misses the mean at any time."""
-TIGHTEST_AT = 30
-"""Paired windows at which the interval is tightest: five minutes of the default period."""
-PRIOR_DEVIATION, PRIOR_WINDOWS = 0.05, 4.0
-"""Standard deviation of a paired window before any was seen, and the windows that this counts as."""
-MIN_WINDOWS = 2
+EFFECT_VARIANCE = 4.0
+"""Of the prior on the effect size (mean over standard deviation): finite from four windows on, and hardly wider than
+with less after thirty."""
+LEAST_VARIANCE = 1e-6
+"""Of a window's log ratio: clocks are no better."""
+MIN_WINDOWS = 4
 THIN_WINDOWS = 6
 """Below this a load's baseline is thin, and k=0 takes its turn in the bursts."""
 LARGEST_LOG = 50.0
@@ -70,11 +73,12 @@ def bounds(running: Running | None, error: float = ERROR) -> tuple[float, float]
         return None
     count = running.count
     mean = running.total / count
-    spread = max(0.0, running.squares - count * mean * mean)
-    deviation = math.sqrt((PRIOR_WINDOWS * PRIOR_DEVIATION**2 + spread) / (PRIOR_WINDOWS + count))
-    tuned = (-2 * math.log(error) + math.log(-2 * math.log(error) + 1)) / TIGHTEST_AT
-    mixed = count * tuned + 1
-    return mean, deviation * math.sqrt(2 * mixed / (count * count * tuned) * math.log(math.sqrt(mixed) / error))
+    spread = max(0.0, running.squares - count * mean * mean) + count * LEAST_VARIANCE
+    prior = 1 + count * EFFECT_VARIANCE
+    limit = (prior / error**2) ** (1 / count)
+    if limit >= prior:
+        return None
+    return mean, math.sqrt(spread / count * (limit - 1) / (1 - limit / prior))
 
 
 def ratio(

@@ -30,15 +30,17 @@ class Direct:
     logs: Array
     squares: Array
     """Of the windows' log tokens per request-step, and of its square."""
+    ever: Array
+    """Request-steps without forgetting: what `known` rests on."""
     told: npt.NDArray[np.bool_]
     """Ladder ks whose drafts were told of."""
 
 
 def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Direct:
     """Nothing measured yet; of k=0 all is known."""
-    request_steps, tokens, windows, logs, squares = np.zeros((5, len(loads), len(ladder)))
+    request_steps, tokens, windows, logs, squares, ever = np.zeros((6, len(loads), len(ladder)))
     told = np.asarray([k == 0 for k in ladder])
-    return Direct(loads, ladder, request_steps, tokens, windows, logs, squares, told)
+    return Direct(loads, ladder, request_steps, tokens, windows, logs, squares, ever, told)
 
 
 def learn(past: Direct, cells: Iterable[CostCell], drafts: Iterable[AcceptanceCell], seconds: float) -> Direct:
@@ -48,9 +50,11 @@ def learn(past: Direct, cells: Iterable[CostCell], drafts: Iterable[AcceptanceCe
         past = replace(past, told=past.told | np.asarray([k in fates for k in past.ladder]))
     if past.told.all():
         return past
-    keep = 0.5 ** (seconds / HALF_LIFE_SECONDS)
+    # Of a load that is away, the last of it stays.
+    least = np.minimum(1.0, MIN_REQUEST_STEPS / np.maximum(past.request_steps, 1e-9))
+    keep = np.maximum(0.5 ** (seconds / HALF_LIFE_SECONDS), least)
     names = ("request_steps", "tokens", "windows", "logs", "squares")
-    now = replace(past, **{name: getattr(past, name) * keep for name in names})
+    now = replace(past, ever=past.ever.copy(), **{name: getattr(past, name) * keep for name in names})
     sums: dict[tuple[int, int], list[int]] = {}
     for cell in cells:
         if cell.load in past.loads and cell.k_drafted in past.ladder and cell.verification is Verification.ALL:
@@ -61,8 +65,8 @@ def learn(past: Direct, cells: Iterable[CostCell], drafts: Iterable[AcceptanceCe
         if request_steps and tokens and not past.told[at[1]]:
             log = float(np.log(tokens / request_steps))
             for array, value in zip(
-                (now.request_steps, now.tokens, now.windows, now.logs, now.squares),
-                (request_steps, tokens, 1.0, log, log * log),
+                (now.request_steps, now.tokens, now.windows, now.logs, now.squares, now.ever),
+                (request_steps, tokens, 1.0, log, log * log, request_steps),
                 strict=True,
             ):
                 array[at] += value
@@ -71,8 +75,8 @@ def learn(past: Direct, cells: Iterable[CostCell], drafts: Iterable[AcceptanceCe
 
 def lengths(direct: Direct) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
     """By load and ladder position: log tokens per request-step, its variance, and whether it is known at all."""
-    known = (direct.request_steps >= MIN_REQUEST_STEPS) & ~direct.told
-    log = np.log(np.maximum(direct.tokens, 1.0) / np.maximum(direct.request_steps, 1.0))
+    known = (direct.ever >= MIN_REQUEST_STEPS) & ~direct.told
+    log = np.log(np.maximum(direct.tokens, 1e-9) / np.maximum(direct.request_steps, 1e-9))
     windows = np.maximum(direct.windows, 1e-9)
     spread = np.maximum(direct.squares - direct.logs**2 / windows, 0.0)
     variance = (PRIOR_WINDOWS * PRIOR_DEVIATION**2 + spread) / (PRIOR_WINDOWS + direct.windows)

@@ -32,7 +32,7 @@ class Parts:
     draft: float
     draft_per_request: float
     error: float
-    """Largest relative error over the measured cells: above a few percent read the measured costs instead."""
+    """Root mean square of the relative errors over the measured cells."""
 
     def drafting(self, requests: float) -> float:
         """Seconds of one more draft position at `requests`."""
@@ -82,7 +82,7 @@ def parts(costs: Cost) -> Parts | None:
     found = np.linalg.lstsq(whole, target, rcond=None)[0]
     found[-2:] = np.maximum(found[-2:], 0.0)
     found[:count] = np.maximum.accumulate(np.maximum(found[:count], 0.0))
-    error = float(np.abs(design @ found - 1.0).max())
+    error = float(np.sqrt(np.square(design @ found - 1.0).mean()))
     return Parts(knots, found[:count], float(found[-2]), float(found[-1]), error)
 
 
