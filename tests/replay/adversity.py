@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from paceline_engine.protocol import load_bucket
-from tests.unit.simulated import Loop, StepSeconds, Survival, goodput, grid, workload
+from paceline_engine.protocol import (
+    HISTOGRAM_BASE,
+    Samples,
+    State,
+    Verification,
+    VerificationFeature,
+    VerificationState,
+    load_bucket,
+)
+from tests.unit.simulated import Loop, SimulatedEngine, StepSeconds, Survival, goodput, grid, workload
 
 DENSE, SMALL = grid("h200_dense32b_eagle.csv"), grid("h200_llama8b_eagle_small.csv")
 GSM8K, SHAREGPT = workload("gsm8k"), workload("sharegpt")
@@ -79,6 +88,10 @@ class Trial:
         ks = [table[load] for table in self.tables[since:]]
         return sum(a != b for a, b in pairwise(ks)) * PASSES_PER_HOUR / max(1, len(ks) - 1)
 
+    def decided(self, since: int = 0) -> int:
+        """Changes of the k in force, from pass `since` on."""
+        return sum(len(step.decisions) for step in self.loop.steps[since:])
+
     def flapping(self, since: int) -> Mapping[int, float]:
         """Load buckets whose cell changes more than six times an hour, from pass `since` on."""
         loads = {load_bucket(one.load) for one in self.passes[since:]}
@@ -95,3 +108,88 @@ def settled_after(passes: Sequence[Pass], band_pct: float = TIE_PCT) -> int:
 def below_off(passes: Sequence[Pass], margin_pct: float = 1.0) -> int:
     """Passes with a k that is worse than k=0 by more than the margin."""
     return sum(one.to_off < 1 - margin_pct / 100 for one in passes)
+
+
+@dataclass
+class Silent(SimulatedEngine):
+    """An engine that tells of tokens, never of drafts."""
+
+    def run(self, seconds: float, stalls: int = 0) -> Samples:
+        """Without acceptance."""
+        return super().run(seconds, stalls).model_copy(update={"acceptance": ()})
+
+
+@dataclass
+class Verifying(SimulatedEngine):
+    """An engine with adaptive verification booted. While it is on, steps take `saved` of their time and give `kept` of
+    their drafts; once `starving`, its estimate admits none, and drafts are paid for."""
+
+    saved: float = 0.7
+    kept: float = 0.9
+    starving: bool = False
+    on: int = 0
+    """Windows that ran with it on."""
+
+    @property
+    def mode(self) -> Verification:
+        """As pushed, else as booted: on."""
+        asked = self.policy.adaptive_verification if self.policy else None
+        return asked.mode if asked else Verification.ADAPTIVE
+
+    @property
+    def admits(self) -> float:
+        """Share of the drafts' worth that is left."""
+        return 1.0 if self.mode is Verification.ALL else 0.0 if self.starving else self.kept
+
+    def run(self, seconds: float, stalls: int = 0) -> Samples:
+        """What the mode makes of the window: the same steps, shorter, and fewer drafts verified."""
+        mode, admits = self.mode, self.admits
+        self.on += mode is not Verification.ALL
+        found = super().run(seconds, stalls)
+        saved = 1.0 if mode is Verification.ALL else self.saved
+        fates = [
+            fate.model_copy(
+                update={
+                    "verification": mode,
+                    "drafted": tuple(round(count * admits) for count in fate.drafted),
+                    "accepted": tuple(round(count * admits) for count in fate.accepted),
+                }
+            )
+            for fate in found.acceptance
+        ]
+        cells = [
+            cell.model_copy(
+                update={
+                    "verification": mode,
+                    "k_verified": round(cell.k_drafted * admits),
+                    "seconds": cell.seconds * saved,
+                    "seconds_squared": cell.seconds_squared * saved**2,
+                    "histogram": {at + round(math.log(saved, HISTOGRAM_BASE)): n for at, n in cell.histogram.items()},
+                    "emitted": round(cell.request_steps + (cell.emitted - cell.request_steps) * admits),
+                }
+            )
+            for cell in found.cells
+        ]
+        return found.model_copy(update={"cells": tuple(cells), "acceptance": tuple(fates)})
+
+    def state(self) -> State:
+        """With what it can do, and whether its estimate starves."""
+        plain, mode = super().state(), self.mode
+        able = VerificationFeature(supported=True, present=True, modes=tuple(AS_BOOTED))
+        told = VerificationState(
+            mode=mode, generation=self.generation, ranks=1, starved=self.starving and mode is not Verification.ALL
+        )
+        capabilities = plain.capabilities.model_copy(update={"adaptive_verification": able})
+        return plain.model_copy(update={"capabilities": capabilities, "adaptive_verification": told})
+
+
+AS_BOOTED = (Verification.ADAPTIVE, Verification.ALL, Verification.CAPPED)
+
+
+def replaced(trial: Trial, kind: type[SimulatedEngine]) -> Trial:
+    """`trial` with its engines of another kind."""
+    trial.loop.engines = {
+        name: kind(one.cost, one.survival, one.boot, one.ladder, one.rng, one.noise)
+        for name, one in trial.loop.engines.items()
+    }
+    return trial
