@@ -12,10 +12,12 @@ from paceline_engine.worker import Findings
 SEAM = ("schedule", "_update_after_schedule", "update_from_output", "requests", "running", "dynamic_sd_lookup")
 """What the hooks need of a scheduler. All of it is in every scheduler that vLLM ships since 0.26."""
 FIXED_K_METHODS = frozenset({"suffix", "ngram_gpu", "medusa", "extract_hidden_states"})
-"""Their proposers assert k == num_speculative_tokens (vLLM 0.32: v1/spec_decode/, suffix_decoding.py,
+"""V1 runner: their proposers assert k == num_speculative_tokens (vLLM 0.32: v1/spec_decode/, suffix_decoding.py,
 ngram_proposer_gpu.py, medusa.py, extract_hidden_states.py): another k ends the engine."""
-FULL_DRAFT_METHODS_V2 = frozenset({"draft_model", "ngram"})
+FULL_DRAFT_METHODS_V2 = frozenset({"draft_model", "ngram", "ngram_gpu"})
 """V2 runner: drafts num_speculative_tokens whatever is asked and truncates (v1/worker/gpu/spec_decode)."""
+BLOCK_METHODS_V2 = frozenset({"dflash", "dspark"})
+"""V2 runner: the same, but for k = 0, at which they only keep their context (v1/worker/gpu/spec_decode/dflash)."""
 FIRST_LIVE_V2 = (0, 32)
 """The V2 worker of older releases ignores the k that the scheduler chose."""
 _LIVE_MODES = (Verification.ADAPTIVE, Verification.ALL, Verification.CAPPED)
@@ -85,7 +87,8 @@ def _live_k(scheduler: Any, config: Any, runner: str, engine_version: str) -> Fe
     if reason := _several_schedulers(parallel):
         return _absent(f"{reason}: ranks that choose different ks hang each other")
     method = str(speculative.method)
-    if method in FIXED_K_METHODS:
+    drafts_all = runner == "V2" and (method in FULL_DRAFT_METHODS_V2 or _multi_module(speculative))
+    if method in FIXED_K_METHODS and not drafts_all:
         return _absent(f"method {method} asserts that k is num_speculative_tokens: another k would end the engine")
     if method == "custom_class":
         return _absent("method custom_class is never told k")
@@ -98,11 +101,11 @@ def _live_k(scheduler: Any, config: Any, runner: str, engine_version: str) -> Fe
         return _absent(
             f"the V2 model runner of vLLM {engine_version} drafts num_speculative_tokens whatever is scheduled"
         )
-    if runner == "V2" and (method in FULL_DRAFT_METHODS_V2 or _multi_module(speculative)):
+    if drafts_all or (runner == "V2" and method in BLOCK_METHODS_V2):
         return Feature(
             supported=True,
             reason=f"method {method} drafts num_speculative_tokens on the V2 model runner and truncates: "
-            "a smaller k saves verification only",
+            f"a smaller k saves verification only{'' if drafts_all else ', 0 the draft too'}",
         )
     return Feature(supported=True)
 

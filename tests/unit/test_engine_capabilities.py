@@ -90,6 +90,8 @@ def test_where_k_cannot_be_live_the_reason_is_the_one_to_act_on(how: dict[str, A
         ({"method": "eagle", "v2": True}, ""),
         ({"method": "draft_model", "v2": True}, "saves verification only"),
         ({"method": "ngram", "v2": True}, "saves verification only"),
+        ({"method": "ngram_gpu", "v2": True}, "saves verification only"),
+        ({"method": "dflash", "v2": True}, "saves verification only, 0 the draft too"),
         ({"method": "mtp", "v2": True, "multi_module": True}, "saves verification only"),
         ({"method": "mtp", "v2": True}, ""),
         ({"method": "draft_model"}, ""),
