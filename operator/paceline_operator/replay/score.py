@@ -37,7 +37,9 @@ class Tally:
     fixed: dict[int, float] = field(default_factory=dict)
     """Tokens of each k, had it been there all the time."""
     below_off: float = 0.0
-    """Seconds at ks that are slower than k=0."""
+    """Seconds with a k in the table that is slower than k=0."""
+    bursts_below_off: float = 0.0
+    """Seconds of bursts of other ks that are slower than k=0."""
 
     def add(self, other: Tally) -> None:
         """Count what `other` counted too."""
@@ -77,7 +79,9 @@ def tallies(scenario: Scenario, run: Run) -> dict[int, Tally]:
             tally.later_oracle += best * seconds
             for k, rate in rates.items():
                 tally.fixed[k] = tally.fixed.get(k, 0.0) + rate * seconds
-            tally.below_off += sum(time for k, time in window.seconds.items() if rates[k] < rates.get(0, 0.0))
+            slower = {k for k, rate in rates.items() if rate < rates.get(0, 0.0)}
+            tally.below_off += seconds if window.table_k in slower else 0.0
+            tally.bursts_below_off += sum(window.seconds.get(k, 0.0) for k in slower - {window.table_k})
     return found
 
 
@@ -97,6 +101,7 @@ class Case:
     oracle_gain_pct: float
     gain_kept_pct: float | None
     time_below_off_pct: float | None
+    bursts_below_off_pct: float | None
     changes_per_hour: float
     loads: tuple[Mapping[str, float], ...] | None = None
     """Of a grid: each load by itself."""
@@ -171,9 +176,8 @@ def _case(
         ratio_to_best_fixed=round(fmean(tally.later_got / tally.fixed[k] for tally, k in later), 6),
         oracle_gain_pct=round(gain_pct, 4),
         gain_kept_pct=round(100 * (got - fixed) / (oracle - fixed), 4) if gain_pct >= NOTABLE_GAIN_PCT else None,
-        time_below_off_pct=round(100 * fmean(tally.below_off / tally.later_seconds for tally, _ in later), 4)
-        if has_off
-        else None,
+        time_below_off_pct=_share("below_off", [tally for tally, _ in later]) if has_off else None,
+        bursts_below_off_pct=_share("bursts_below_off", [tally for tally, _ in later]) if has_off else None,
         changes_per_hour=round(
             3600 * sum(tally.changes for tally, _ in runs) / sum(tally.steady_seconds for tally, _ in runs), 4
         ),
@@ -187,5 +191,11 @@ def _at(load: int, runs: Sequence[Tally]) -> dict[str, float]:
         "oracle_ratio": round(fmean(tally.got / tally.oracle for tally in runs), 6),
         "oracle_ratio_after_first_minute": round(fmean(tally.later_got / tally.later_oracle for tally in later), 6),
         "steady_regret_pct": round(100 * (1 - fmean(tally.steady_got / tally.steady_oracle for tally in runs)), 4),
-        "time_below_off_pct": round(100 * fmean(tally.below_off / tally.later_seconds for tally in later), 4),
+        "time_below_off_pct": _share("below_off", later),
+        "bursts_below_off_pct": _share("bursts_below_off", later),
     }
+
+
+def _share(name: str, runs: Sequence[Tally]) -> float:
+    """Percent of the time without the first minutes."""
+    return round(100 * fmean(getattr(tally, name) / tally.later_seconds for tally in runs), 4)
