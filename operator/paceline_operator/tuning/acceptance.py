@@ -11,7 +11,8 @@ force moves the estimates of all others, and no k is judged by old traffic again
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from paceline_engine.protocol import AcceptanceCell, Verification
 from paceline_operator.api.serving import Method
+from paceline_operator.tuning.values import amended
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -48,23 +50,19 @@ KEPT_AFTER_CHANGE = 0.02
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Counts by ladder position (rows) and draft position (columns); the ladder descends."""
+    """Counts by ladder position (rows); the ladder descends."""
 
     ladder: tuple[int, ...]
     nested: bool
-    request_steps: Array
-    drafts: Array
-    drafted: Array
-    accepted: Array
-    windows: float
-    """Effective number of windows in the pooled counts."""
-    own: Array
-    """Request-steps of each k in its slow memory: what `known` rests on."""
-    own_tokens: Array
-    own_expected: Array
-    """Tokens those steps gave, and what the pool of their moment expected."""
+    counts: Array
+    """Columns: request-steps, drafts, then drafted and then accepted by draft position. Forgotten fast."""
+    own_counts: Array
+    """Columns: request-steps of each k, the tokens they gave, and what the pool of their moment expected. Forgotten
+    slowly: what `known` rests on."""
     since_change: Array
     """Request-steps of each k since traffic changed last."""
+    windows: float = 0.0
+    """Effective number of windows in the pooled counts."""
     drift: float = 0.05**2
     """Variance of a window's log tokens beyond counting noise: how far a window's traffic is from the mix."""
     high: float = 0.0
@@ -74,6 +72,21 @@ class Acceptance:
     """Changes of traffic detected so far."""
     lengths: Lengths | None = None
     """What follows from the counts; None before the first."""
+
+    @property
+    def request_steps(self) -> Array:
+        """By k."""
+        return self.counts[:, 0]
+
+    @property
+    def drafts(self) -> Array:
+        """Of these, those with at least one draft token."""
+        return self.counts[:, 1]
+
+    @property
+    def accepted(self) -> Array:
+        """By k and position."""
+        return self.counts[:, 2 + (self.counts.shape[1] - 2) // 2 :]
 
 
 @dataclass(frozen=True)
@@ -94,14 +107,8 @@ def empty(ladder: tuple[int, ...], method: Method) -> Acceptance:
     return Acceptance(
         ladder=ladder,
         nested=method not in BLOCK_METHODS,
-        request_steps=np.zeros(rows),
-        drafts=np.zeros(rows),
-        drafted=np.zeros((rows, columns)),
-        accepted=np.zeros((rows, columns)),
-        windows=0.0,
-        own=np.zeros(rows),
-        own_tokens=np.zeros(rows),
-        own_expected=np.zeros(rows),
+        counts=np.zeros((rows, 2 + 2 * columns)),
+        own_counts=np.zeros((rows, 3)),
         since_change=np.zeros(rows),
     )
 
@@ -113,28 +120,18 @@ def learn(past: Acceptance, cells: Iterable[AcceptanceCell], seconds: float) -> 
     accepted more often than what it does not.
     """
     now = _decayed(past, seconds)
-    window = _window(past, cells)
+    window = amended(past, counts=_window(past, cells))
     if window.request_steps.sum() <= 0:
         return now
     now = _tested(now, window)
-    merged = replace(
-        now,
-        lengths=None,
-        request_steps=now.request_steps + window.request_steps,
-        drafts=now.drafts + window.drafts,
-        drafted=now.drafted + window.drafted,
-        accepted=now.accepted + window.accepted,
-        windows=now.windows + 1,
-        since_change=now.since_change + window.request_steps,
-    )
+    merged = amended(now, counts=now.counts + window.counts, windows=now.windows + 1)
     pool = _pooled(merged)
-    merged = replace(
-        merged,
-        own=merged.own + window.request_steps,
-        own_tokens=merged.own_tokens + window.request_steps + window.accepted.sum(axis=1),
-        own_expected=merged.own_expected + window.request_steps * np.exp(pool.log),
-    )
-    return replace(merged, lengths=_lengths(merged, pool))
+    own = now.own_counts.copy()
+    own[:, 0] += window.request_steps
+    own[:, 1] += window.request_steps + window.accepted.sum(axis=1)
+    own[:, 2] += window.request_steps * np.exp(pool.log)
+    merged = amended(merged, own_counts=own, since_change=now.since_change + window.request_steps)
+    return amended(merged, lengths=_lengths(merged, pool))
 
 
 def lengths(acceptance: Acceptance) -> Lengths:
@@ -154,31 +151,20 @@ def _decayed(past: Acceptance, seconds: float) -> Acceptance:
     total = float(past.request_steps.sum()) * keep
     keep *= min(1.0, MEMORY_REQUEST_STEPS / total) if total > 0 else 1.0
     slow = 0.5 ** (seconds / OWN_HALF_LIFE_SECONDS)
-    return replace(
-        past,
-        request_steps=past.request_steps * keep,
-        drafts=past.drafts * keep,
-        drafted=past.drafted * keep,
-        accepted=past.accepted * keep,
-        windows=past.windows * keep,
-        own=past.own * slow,
-        own_tokens=past.own_tokens * slow,
-        own_expected=past.own_expected * slow,
-    )
+    return amended(past, counts=past.counts * keep, windows=past.windows * keep, own_counts=past.own_counts * slow)
 
 
-def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Acceptance:
-    new = empty(past.ladder, Method.NGRAM)
-    rows = {k: row for row, k in enumerate(past.ladder)}
+def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Array:
+    new = np.zeros_like(past.counts)
+    start = 2 + (new.shape[1] - 2) // 2
     for cell in cells:
-        row = rows.get(cell.k)
-        if row is None or (cell.verification is not Verification.ALL and cell.k):
+        if cell.k not in past.ladder or (cell.verification is not Verification.ALL and cell.k):
             continue
-        new.request_steps[row] += cell.request_steps
-        new.drafts[row] += cell.drafts
-        depth = min(cell.k, len(cell.drafted), len(cell.accepted))
-        new.drafted[row, :depth] += cell.drafted[:depth]
-        new.accepted[row, :depth] += cell.accepted[:depth]
+        row, depth = past.ladder.index(cell.k), min(cell.k, len(cell.drafted), len(cell.accepted))
+        new[row, :2] += cell.request_steps, cell.drafts
+        if depth:
+            new[row, 2 : 2 + depth] += cell.drafted[:depth]
+            new[row, start : start + depth] += cell.accepted[:depth]
     return new
 
 
@@ -222,14 +208,10 @@ def _lengths(acceptance: Acceptance, pool: _Pool) -> Lengths:
     ks = np.asarray(acceptance.ladder, float)
     off = ks == 0
     scatter = CLUSTERING * (_count_variance(pool.survival) + 0.01)
-    noise = scatter / (np.maximum(acceptance.own, 1e-9) * np.exp(2 * pool.log))
-    ratio = np.log((acceptance.own_tokens + 1.0) / (acceptance.own_expected + 1.0))
-    if acceptance.nested:
-        doublings = np.log2(np.maximum(ks, 1.0))
-        alike = np.exp(-np.abs(doublings[:, None] - doublings[None, :]) / DEPARTURE_DOUBLINGS)
-        prior = DEPARTURE**2 * alike * ~(off[:, None] | off[None, :])
-    else:
-        prior = np.diag(np.where(off, 0.0, BLOCK_DEPARTURE**2))
+    own_steps, own_tokens, own_expected = acceptance.own_counts.T
+    noise = scatter / (np.maximum(own_steps, 1e-9) * np.exp(2 * pool.log))
+    ratio = np.log((own_tokens + 1.0) / (own_expected + 1.0))
+    prior = _departures(acceptance.ladder, acceptance.nested)
     weight = np.linalg.solve(prior + np.diag(noise), prior)
     covariance = (pool.gradient * pool.variance) @ pool.gradient.T + prior - prior @ weight
     enough = acceptance.request_steps >= MIN_REQUEST_STEPS
@@ -238,8 +220,21 @@ def _lengths(acceptance: Acceptance, pool: _Pool) -> Lengths:
         log=np.clip(pool.log + ratio @ weight, 0.0, np.log1p(ks)),
         covariance=covariance,
         survival=np.where(enough[:, None], own, pool.survival),
-        known=(acceptance.own >= MIN_REQUEST_STEPS) | off,
+        known=(own_steps >= MIN_REQUEST_STEPS) | off,
     )
+
+
+@lru_cache(maxsize=64)
+def _departures(ladder: tuple[int, ...], nested: bool) -> Array:
+    """Prior covariance of the ks' log departures from the pool."""
+    ks = np.asarray(ladder, float)
+    off = ks == 0
+    if not nested:
+        return np.diag(np.where(off, 0.0, BLOCK_DEPARTURE**2))
+    doublings = np.log2(np.maximum(ks, 1.0))
+    alike = np.exp(-np.abs(doublings[:, None] - doublings[None, :]) / DEPARTURE_DOUBLINGS)
+    prior: Array = DEPARTURE**2 * alike * ~(off[:, None] | off[None, :])
+    return prior
 
 
 def _count_variance(survival: Array) -> Array:
@@ -266,12 +261,9 @@ def _tested(past: Acceptance, window: Acceptance) -> Acceptance:
     high = max(0.0, past.high + score - CUSUM_ALLOWANCE)
     low = max(0.0, past.low - score - CUSUM_ALLOWANCE)
     if max(high, low) > CUSUM_LIMIT:
-        return replace(
+        return amended(
             past,
-            request_steps=past.request_steps * KEPT_AFTER_CHANGE,
-            drafts=past.drafts * KEPT_AFTER_CHANGE,
-            drafted=past.drafted * KEPT_AFTER_CHANGE,
-            accepted=past.accepted * KEPT_AFTER_CHANGE,
+            counts=past.counts * KEPT_AFTER_CHANGE,
             windows=past.windows * KEPT_AFTER_CHANGE,
             since_change=np.zeros_like(past.since_change),
             changes=past.changes + 1,
@@ -280,4 +272,4 @@ def _tested(past: Acceptance, window: Acceptance) -> Acceptance:
         )
     excess = (surprise**2 - noise - memory) / max(expected, 1.0) ** 2
     drift = past.drift + 0.05 * (min(excess, 0.25**2) - past.drift)
-    return replace(past, high=high, low=low, drift=min(0.25**2, max(0.02**2, drift)))
+    return amended(past, high=high, low=low, drift=min(0.25**2, max(0.02**2, drift)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from paceline_engine.protocol import CostCell
 from paceline_operator.tuning.acceptance import Array
 from paceline_operator.tuning.timing import CONTEXTS, Timing, timings
+from paceline_operator.tuning.values import amended
 
 Index: TypeAlias = npt.NDArray[np.intp]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -122,7 +123,7 @@ def learn(past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float,
     covariance[:size, :size] += DRIFT_SHARED * seconds
     covariance.flat[:: covariance.shape[0] + 1] += DRIFT_OWN * seconds
     requests = past.requests * 0.5 ** (seconds / HALF_LIFE_SECONDS)
-    aged = replace(past, covariance=covariance, requests=requests)
+    aged = amended(past, covariance=covariance, requests=requests)
     means = {name: cells for name, window in windows.items() if (cells := timings(window, past.loads, past.ladder))}
     if not means:
         return aged
@@ -162,7 +163,7 @@ def loosened(cost: Cost, share: float, now: float) -> Cost:
     covariance = cost.covariance.copy()
     cells = np.arange(cost.features.shape[0])
     covariance[cells, cells] += share**2
-    return replace(cost, covariance=covariance, changed=now)
+    return amended(cost, covariance=covariance, changed=now)
 
 
 def measured(cost: Cost) -> tuple[int, ...]:
@@ -283,7 +284,7 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], context
     counted, seen = cost.steps.copy(), cost.seen.copy()
     np.add.at(counted, index, window.steps)
     seen[index] = now
-    return replace(
+    return amended(
         cost,
         mean=mean,
         steps=counted,

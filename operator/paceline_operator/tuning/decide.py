@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from statistics import median_high
 from typing import TypeVar
 
@@ -37,6 +36,7 @@ from paceline_operator.tuning.model import Decision, Engine, Memory, Settings, S
 from paceline_operator.tuning.moves import Decided, Move
 from paceline_operator.tuning.prior import boot_table, ladder_of
 from paceline_operator.tuning.state import Published, TunerState, fresh, key
+from paceline_operator.tuning.values import amended
 
 LONGEST_PAUSE_SECONDS = 3600.0
 """A longer pause between two passes (or a clock that jumped) ages the beliefs no further than this."""
@@ -95,10 +95,10 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
         known = max(known, past.policy.generation)
     fleet = sort(settings, engines, silent, known)
     state = past or fresh(settings, fleet.live, now)
-    state = replace(state, now=now, silent=silent, passes=state.passes + 1)
+    state = amended(state, now=now, silent=silent, passes=state.passes + 1)
     cursors = {name: cursor for name, cursor in memory.cursors.items() if name in state.read}
     if not fleet.answering and not fleet.holdouts:
-        return tell.step(settings, replace(state, load=Load()), fleet, cursors)
+        return tell.step(settings, amended(state, load=Load()), fleet, cursors)
     errors: list[str] = []
     state = intake.present(settings, state, fleet, seconds)
     state, news = _guarded(errors, "learn", (state, News()), lambda: intake.learn(settings, state, fleet, seconds))
@@ -114,12 +114,12 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     state, made = _guarded(errors, "decide", (state, made), lambda: _decide(settings, state, scores, news))
     state = _guarded(errors, "verification", state, lambda: _verified(settings, state, scores, fleet, news, modes))
     state = _guarded(errors, "ttft", state, lambda: _ttft(settings, state, fleet))
-    state = _guarded(errors, "table", state, lambda: replace(state, table=_table(settings, state)))
+    state = _guarded(errors, "table", state, lambda: amended(state, table=_table(settings, state)))
     wanted = state.policy.probe if state.policy else None
     state, wanted = _guarded(errors, "bursts", (state, wanted), lambda: _bursts(settings, state, fleet, scores, news))
     policy, late = push(fleet, state.policy, state.table, wanted, _mode(state, modes, settings), known)
     waiting = bool(late) and policy == state.policy
-    state = replace(state, policy=policy, unacknowledged=state.unacknowledged + 1 if waiting else 0)
+    state = amended(state, policy=policy, unacknowledged=state.unacknowledged + 1 if waiting else 0)
     changed = state.table != table
     due = state.published is None or not 0 <= now - state.published.at < PUBLISH_SECONDS
     state = _guarded(errors, "view", state, lambda: _viewed(state, scores, lengths, everywhere=due or changed))
@@ -131,7 +131,7 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     to_off = baseline.ratio(state.baseline.to_no_drafter, state.table, state.lately)
     if due or decisions:
         published = Published(now, tuple(state.views.values()), to_k0, to_off, state.load.present)
-        state = replace(state, published=published)
+        state = amended(state, published=published)
     both = (*fleet.answering, *fleet.holdouts)
     cursors.update({engine.name: engine.samples.cursor for engine in both if engine.samples})
     found = tell.Findings(late, decisions, to_k0, to_off, tuple(errors))
@@ -174,8 +174,8 @@ def _decide(settings: Settings, state: TunerState, scores: Board, news: News) ->
     auto = state.auto
     if made or len(decided) > len(state.decided):
         auto = solve.table(state.base, {load: at.k for load, at in decided.items()}, state.cost.loads)
-        return replace(state, decided=decided, auto=auto, held=held), made
-    return replace(state, decided=decided), made
+        return amended(state, decided=decided, auto=auto, held=held), made
+    return amended(state, decided=decided), made
 
 
 def _stirred(settings: Settings, decided: Mapping[int, Decided], scores: Board, turned: bool) -> list[int]:
@@ -213,12 +213,12 @@ def _verified(
     load = state.load.present
     off = settings.adaptive_verification is AdaptiveVerification.DISABLED or settings.mode is not TuningMode.AUTO
     if off or Verification.ADAPTIVE not in modes or Verification.ALL not in modes:
-        return replace(state, verified=replace(state.verified, arm=None, trial=None, message=""))
+        return amended(state, verified=amended(state.verified, arm=None, trial=None, message=""))
     windows = {name: news.windows[name] for name in news.current}
     states = [engine.state.adaptive_verification for engine in fleet.live if engine.state is not None]
     starved = any(one is not None and one.starved for one in states) or verification.starved(windows)
     if load is None or state.load.shares.get(load, 0.0) < MOST_SHARE:
-        return replace(state, verified=replace(state.verified, message=""))
+        return amended(state, verified=amended(state.verified, message=""))
     due = state.now >= state.verified.next_trial
     here = verification.Here(
         load=load,
@@ -234,7 +234,7 @@ def _verified(
         starved=starved,
         capped=Verification.CAPPED in modes,
     )
-    return replace(state, verified=verification.advance(state.verified, here))
+    return amended(state, verified=verification.advance(state.verified, here))
 
 
 def _measured_adaptive(settings: Settings) -> tuple[int, ...]:
@@ -267,7 +267,7 @@ def _ttft(settings: Settings, state: TunerState, fleet: Fleet) -> TunerState:
     """The guard on the time to first token, by the median engine."""
     known = [engine.ttft_p95_seconds for engine in fleet.answering if engine.ttft_p95_seconds is not None]
     worst = median_high(known) if known else None
-    return replace(
+    return amended(
         state, ttft=guard.advance(state.ttft, worst, settings.ttft_limit_seconds, state.load.present, state.now)
     )
 
@@ -285,7 +285,7 @@ def _booked(state: TunerState, scores: Board, news: News, seconds: float) -> Tun
     trial = state.verified.trial
     cells = [cell for name in news.current for cell in news.windows[name]]
     tried = (trial.arm.mode, trial.arm.k) if trial else None
-    return replace(state, account=account.booked(state.account, cells, goodput, settling, tried, seconds))
+    return amended(state, account=account.booked(state.account, cells, goodput, settling, tried, seconds))
 
 
 def _bursts(
@@ -300,7 +300,7 @@ def _bursts(
         return state, current
     if state.verified.arm is not None or state.verified.trial is not None:
         # Bursts under adaptive verification teach nothing of the ks when all is verified.
-        return replace(state, probe_wish=0), None
+        return amended(state, probe_wish=0), None
     present, in_force = [scores.at(load) for load in there], [state.table[load] for load in there]
     missing = {at.load: explore.lacking(at, state.acceptance.since_change) for at in present}
     waited, steps = dict(state.waited), news.steps()
@@ -327,7 +327,7 @@ def _bursts(
     if wish is not None and current is not None and not taken:
         fewer = explore.share_of(wish) <= explore.share_of(current)
         taken = wished >= (PROBE_PATIENCE_FEWER if fewer else PROBE_PATIENCE)
-    state = replace(state, waited=waited, quarantine=quarantine, probe_wish=0 if taken else wished)
+    state = amended(state, waited=waited, quarantine=quarantine, probe_wish=0 if taken else wished)
     return state, wish if taken else current
 
 
@@ -346,9 +346,9 @@ def _in_force(
         mode = verified.arm.mode if verified.arm else Verification.ALL
         reason, message = Reason.ADAPTIVE_VERIFICATION, verified.message
         decision = Decision(reason, message, load, was_k, k, generation, state.views.get(load), mode)
-        return replace(state, in_force=(load, k), moving=(-1, 0)), (decision,)
+        return amended(state, in_force=(load, k), moving=(-1, 0)), (decision,)
     if k == was_k:
-        return replace(state, in_force=(load, k), moving=(-1, 0)), ()
+        return amended(state, in_force=(load, k), moving=(-1, 0)), ()
     count = state.moving[1] + 1 if state.moving[0] == k else 1
     manual = settings.mode is TuningMode.MANUAL and changed
     guarded = past is not None and past.ttft.lowered != state.ttft.lowered and changed
@@ -357,7 +357,7 @@ def _in_force(
         # An undecided load follows the decided ones beside it: then theirs is the reason.
         move = made[min(made, key=lambda other: abs(other - load))]
     if move is None and not manual and not guarded and count < solve.CONFIRMATIONS:
-        return replace(state, moving=(k, count)), ()
+        return amended(state, moving=(k, count)), ()
     reason, message = Reason.LOAD, moves.followed(state.views.get(load), was_load, load, was_k, k)
     if manual:
         reason, message = Reason.MANUAL, f"k {was_k} → {k} at {load} requests: tuning.table of mode Manual"
@@ -367,7 +367,7 @@ def _in_force(
         reason, message = move.reason, move.message if move.load == load else moves.dragged(move, load, was_k, k)
     evidence = None if manual else state.views.get(load)
     decision = Decision(reason, message, load, was_k, k, generation, evidence)
-    return replace(state, in_force=(load, k), moving=(-1, 0)), (decision,)
+    return amended(state, in_force=(load, k), moving=(-1, 0)), (decision,)
 
 
 def _viewed(state: TunerState, scores: Board, lengths: acceptance.Lengths, *, everywhere: bool) -> TunerState:
@@ -377,4 +377,4 @@ def _viewed(state: TunerState, scores: Board, lengths: acceptance.Lengths, *, ev
         if everywhere or load in state.load.shares or load not in views:
             ks = state.table[load], state.auto[load]
             views[load] = view(scores.at(load), state.acceptance, lengths, *ks, load in state.decided)
-    return replace(state, views=dict(sorted(views.items())))
+    return amended(state, views=dict(sorted(views.items())))

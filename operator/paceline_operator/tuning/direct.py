@@ -6,13 +6,14 @@ Such a k has no acceptance by position and lends nothing to others; its goodput 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from paceline_engine.protocol import AcceptanceCell, CostCell, Verification
 from paceline_operator.tuning.acceptance import HALF_LIFE_SECONDS, MIN_REQUEST_STEPS, Array
+from paceline_operator.tuning.values import amended
 
 PRIOR_DEVIATION, PRIOR_WINDOWS = 0.05, 2.0
 """Log deviation of a window's tokens per request-step before it was seen, and the windows that this counts as."""
@@ -47,14 +48,14 @@ def learn(past: Direct, cells: Iterable[CostCell], drafts: Iterable[AcceptanceCe
     """`past`, `seconds` older, and a window added."""
     if not past.told.all():
         fates = {cell.k for cell in drafts if cell.request_steps}
-        past = replace(past, told=past.told | np.asarray([k in fates for k in past.ladder]))
+        past = amended(past, told=past.told | np.asarray([k in fates for k in past.ladder]))
     if past.told.all():
         return past
     # Of a load that is away, the last of it stays.
     least = np.minimum(1.0, MIN_REQUEST_STEPS / np.maximum(past.request_steps, 1e-9))
     keep = np.maximum(0.5 ** (seconds / HALF_LIFE_SECONDS), least)
     names = ("request_steps", "tokens", "windows", "logs", "squares")
-    now = replace(past, ever=past.ever.copy(), **{name: getattr(past, name) * keep for name in names})
+    now = amended(past, ever=past.ever.copy(), **{name: getattr(past, name) * keep for name in names})
     sums: dict[tuple[int, int], list[int]] = {}
     for cell in cells:
         if cell.load in past.loads and cell.k_drafted in past.ladder and cell.verification is Verification.ALL:

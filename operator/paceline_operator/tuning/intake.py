@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 
 from paceline_engine.protocol import CostCell, Samples, Verification
@@ -14,6 +14,7 @@ from paceline_operator.tuning.engines import Fleet
 from paceline_operator.tuning.load import observe
 from paceline_operator.tuning.model import Engine, Settings
 from paceline_operator.tuning.state import Read, TunerState
+from paceline_operator.tuning.values import amended
 
 LATELY_HALF_LIFE_SECONDS = 60.0
 FORGOTTEN_WEIGHT = 0.3
@@ -59,7 +60,7 @@ def present(settings: Settings, state: TunerState, fleet: Fleet, seconds: float)
     lately = {at: weight * keep for at, weight in state.lately.items() if weight * keep > FORGOTTEN_WEIGHT}
     for at, share in load.shares.items():
         lately[at] = lately.get(at, 0.0) + share
-    return replace(state, load=load, lately=lately)
+    return amended(state, load=load, lately=lately)
 
 
 def learn(settings: Settings, state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState, News]:
@@ -83,7 +84,7 @@ def learn(settings: Settings, state: TunerState, fleet: Fleet, seconds: float) -
         turned=changed or costs.changed > state.cost.changed,
         off={**settings.off_step_seconds, **holdout.step_seconds(samples.cells for samples in holdouts.values())},
     )
-    state = replace(
+    state = amended(
         state,
         read=read,
         acceptance=beliefs,
@@ -114,14 +115,14 @@ def compare(state: TunerState, news: News, seconds: float) -> TunerState:
         to_off = holdout.compared(to_off, means, news.off)
     decoded = {load: share * seconds for load, share in state.load.shares.items()}
     history = holdout.aged(state.history, decoded, state.table, seconds)
-    return replace(state, baseline=baseline.Baseline(to_k0, to_off), history=history)
+    return amended(state, baseline=baseline.Baseline(to_k0, to_off), history=history)
 
 
 def verify(state: TunerState, news: News, seconds: float) -> TunerState:
     """What the windows say of adaptive verification."""
     windows = {name: news.windows[name] for name in news.current}
     noise = state.cost.noise
-    return replace(state, verified=verification.learn(state.verified, windows, noise, seconds, state.now, news.turned))
+    return amended(state, verified=verification.learn(state.verified, windows, noise, seconds, state.now, news.turned))
 
 
 def _fresh(engines: tuple[Engine, ...], read: dict[str, Read], now: float) -> dict[str, Samples]:
