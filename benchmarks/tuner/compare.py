@@ -188,7 +188,101 @@ def _result(
             of_group = [case for course, several in found[name] if group_of(course) == group for case in several]
             groups[group] = summary(of_group, spent.get((name, group), Ledger()))
         rows.append({"name": name, "label": label, "source": source, **groups})
-    return {"seeds": seeds, "contestants": rows, "over_time": over_time()}
+    return {"seeds": seeds, "contestants": rows, "by_table": by_table(found[page.OWN]), "over_time": over_time()}
+
+
+def by_table(found: Sequence[tuple[Course, list[Case]]]) -> list[dict[str, Any]]:
+    """Each table or grid by itself, beside the mean over the cases of all others of its kind."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for course, several in found:
+        groups.setdefault((group_of(course), course.table_id), []).extend(case.regret_pct for case in several)
+    rows = []
+    for (kind, table), regrets in groups.items():
+        others = [one for other, more in groups.items() if other[0] == kind and other[1] != table for one in more]
+        rows.append(
+            {
+                "table": table,
+                "cases": len(regrets),
+                "mean_regret_pct": round(fmean(regrets), 4),
+                "worst_regret_pct": max(regrets),
+                "others_mean_regret_pct": round(fmean(others), 4),
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Run, print, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on (default 3)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the result")
+    parser.add_argument("--page", type=Path, default=PAGE, help="page whose table is written anew")
+    asked = parser.parse_args()
+    all_courses = courses()
+    todo = [task for contestant in CONTESTANTS for task in tasks(contestant, all_courses, asked.seeds)]
+    outcomes: dict[Task, Outcome] = {}
+    console = Console()
+    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress, ProcessPoolExecutor(asked.processes) as pool:
+        shown = progress.add_task("runs", total=len(todo))
+        for task, outcome in zip(todo, pool.map(play, todo, chunksize=4), strict=True):
+            outcomes[task] = outcome
+            progress.advance(shown)
+    found: dict[str, list[tuple[Course, list[Case]]]] = {}
+    spent: dict[tuple[str, str], Ledger] = {}
+    for contestant in CONTESTANTS:
+        mine = list(tasks(contestant, all_courses, asked.seeds))
+        rows = found.setdefault(contestant.name, [])
+        for index, course in enumerate(all_courses):
+            here = [outcomes[task] for task in mine if task.course == index]
+            if here:
+                rows.append((course, cases(course, [outcome.tallies for outcome in here])))
+                for outcome in here:
+                    spent.setdefault((contestant.name, group_of(course)), Ledger()).add(outcome.ledger)
+    found["hindsight"] = hindsight(found)
+    result = _result(found, spent, asked.seeds)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "comparison.json").write_text(json.dumps(result, indent=1) + "\n")
+    _write_cases(asked.out / "cases.csv", found)
+    page.write(asked.page, result)
+    picture.draw(PICTURE if asked.page == PAGE else asked.out / "tuner.svg", result)
+    console.print(page.table(result))
+
+
+def _result(
+    found: dict[str, list[tuple[Course, list[Case]]]], spent: dict[tuple[str, str], Ledger], seeds: int
+) -> dict[str, Any]:
+    named = {one.name: (one.label, one.source) for one in CONTESTANTS}
+    named["hindsight"] = ("best constant k of each course, with hindsight", "")
+    rows = []
+    for name, (label, source) in named.items():
+        groups = {}
+        for group in ("tables", "grids"):
+            of_group = [case for course, several in found[name] if group_of(course) == group for case in several]
+            groups[group] = summary(of_group, spent.get((name, group), Ledger()))
+        rows.append({"name": name, "label": label, "source": source, **groups})
+    return {"seeds": seeds, "contestants": rows, "by_table": by_table(found[page.OWN]), "over_time": over_time()}
+
+
+def by_table(found: Sequence[tuple[Course, list[Case]]]) -> list[dict[str, Any]]:
+    """Each table or grid by itself, beside the mean over the cases of all others of its kind."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for course, several in found:
+        groups.setdefault((group_of(course), course.table_id), []).extend(case.regret_pct for case in several)
+    return [
+        {
+            "table": table,
+            "cases": len(regrets),
+            "mean_regret_pct": round(fmean(regrets), 4),
+            "worst_regret_pct": max(regrets),
+            "others_mean_regret_pct": round(
+                fmean(one for other, more in groups.items() if other[0] == kind and other[1] != table for one in more),
+                4,
+            ),
+        }
+        for (kind, table), regrets in groups.items()
+    ]
 
 
 def _write_cases(path: Path, found: dict[str, list[tuple[Course, list[Case]]]]) -> None:

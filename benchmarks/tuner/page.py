@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 BEGIN, END = "<!-- comparison: written by `make bench-tuner` -->", "<!-- end of comparison -->"
+OWN = "paceline"
 COLUMNS = {
     "cases": "cases",
     "mean_regret_pct": "regret, mean %",
@@ -49,8 +50,13 @@ def markdown(result: dict[str, Any]) -> str:
         for row in ordered(result, group):
             label = f"[{row['label']}]({row['source']})" if row["source"] else row["label"]
             shown = dict(zip(COLUMNS, cells(row, group), strict=True))
-            name = f"**{label}**" if row["name"] == "paceline" else label
+            name = f"**{label}**" if row["name"] == OWN else label
             lines.append("| " + " | ".join([name, *(shown[column] for column in names)]) + " |")
+    lines += ["", f"**{OWN}, table by table**", "", "| | cases | regret, mean % | worst % | all others, mean % |"]
+    lines.append("|---|---:|---:|---:|---:|")
+    for row in result["by_table"]:
+        figures = (f"{row[name]:.2f}" for name in ("mean_regret_pct", "worst_regret_pct", "others_mean_regret_pct"))
+        lines.append("| " + " | ".join([row["table"], str(row["cases"]), *figures]) + " |")
     return "\n".join(lines)
 
 
@@ -74,7 +80,7 @@ def table(result: dict[str, Any]) -> Table:
         shown.add_section()
         shown.add_row(f"[bold]{title}[/bold]")
         for row in ordered(result, group):
-            style = "bold green" if row["name"] == "paceline" else ""
+            style = "bold green" if row["name"] == OWN else ""
             shown.add_row(row["label"], *cells(row, group), style=style)
     return shown
 

@@ -183,7 +183,7 @@ def test_all_at_once() -> None:
     trial = Trial.of(SMALL, SHAREGPT, seed=8, noise=0.1, count=2, fields={"engine": {"maxNumSeqs": 64}})
     trial.loop.engines["pod-1"].slow = 3.0
     trial.run(10 * MINUTE, load)
-    for number in range(6):
+    for number in range(4):
         trial.set(
             survival=(nothing, SHAREGPT, fixed(POOR))[number % 3], cost=(SMALL, tenant(SMALL, 96))[number // 2 % 2]
         )
