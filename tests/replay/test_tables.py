@@ -113,8 +113,30 @@ def test_rows_that_cannot_be_are_named_with_their_line(tmp_path: Path) -> None:
         "10: no_spec with k=3: a drafter is there or is not",
         "11: 12 values under 11 columns: a comma without quotes?",
         "12: acceptance_len 9.5 is not between 1 and k+1 = 3; acceptance counts as unknown",
-        "13: k=2 at load 4 a second time: the first counts",
     ]
+    assert reasons(got.skipped) == ["13: k=2 at load 4 a second time: the first counts"]
+
+
+def test_a_quote_that_never_closes_is_named_and_loses_no_row_before_it(tmp_path: Path) -> None:
+    rows = [
+        "X,,w,,4,no_spec,off,90,,,",
+        "X,,w,,4,fixed,1,95,,not checked,",
+        'X,,w,,4,fixed,2,97,,,"open',
+        "X,,w,,4,fixed,3,99,,,",
+    ]
+    got = table(tmp_path, *rows)
+    assert list(got.tables[0].points[4]) == [0, 1]
+    assert reasons(got.problems) == ["4: not CSV: unexpected end of data"]
+
+
+@pytest.mark.parametrize("kind", ["qps", "request_rate", "req/s", "requests per second", "requests_per_sec", "RPS"])
+def test_arrivals_are_no_load(tmp_path: Path, kind: str) -> None:
+    assert not table(tmp_path, f"X,,w,{kind},4,fixed,1,95,,,", f"X,,w,{kind},4,fixed,2,97,,,").tables
+
+
+@pytest.mark.parametrize("kind", ["batch", "client_concurrency", "requests_per_step", "", "integrated"])
+def test_requests_at_once_are_a_load(tmp_path: Path, kind: str) -> None:
+    assert table(tmp_path, f"X,,w,{kind},4,fixed,1,95,,,", f"X,,w,{kind},4,fixed,2,97,,,").tables
 
 
 def test_k0_of_a_speculative_engine_counts_before_an_engine_without_a_drafter(tmp_path: Path) -> None:

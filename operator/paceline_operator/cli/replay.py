@@ -18,6 +18,7 @@ from rich.table import Table
 import paceline_operator
 from paceline_operator.replay.ask import Question, material
 from paceline_operator.replay.courses import GRID_SWEEPS
+from paceline_operator.replay.notes import folded
 from paceline_operator.replay.report import SEEDS, Report
 from paceline_operator.replay.report import replay as run
 from paceline_operator.replay.score import Case
@@ -81,9 +82,11 @@ def replay(
         sweeps = (load.value,) if load else GRID_SWEEPS
         names = tuple(name.strip() for name in switch.split(",")) if switch is not None else ()
         found = material(Question(tuple(paths or ()), grid, acceptance, method, sweeps, names))
-        for note in found.problems:
+        for note in folded(found.problems):
             typer.echo(str(note), err=True)
         if not found.courses and not found.traces:
+            for note in folded(found.skipped):
+                typer.echo(f"left out: {note}", err=True)
             raise ValueError("nothing to replay: no trace, and no load with two valid fixed arms in what could be read")
     except ValueError as error:
         typer.echo(f"paceline replay: {error}", err=True)

@@ -71,7 +71,7 @@ class Sheet:
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.notes: list[Note] = []
-        self._reader = csv.reader(io.StringIO(text, newline=""))
+        self._reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         first = next(self._records(), (1, []))
         self.columns = tuple(column.strip().lower() for column in first[1])
 

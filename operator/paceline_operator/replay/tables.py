@@ -19,9 +19,9 @@ LARGEST_LOAD = 65_536
 """A policy's table has no more entries."""
 TOK_S_BOUNDS = (1e-3, 2e4)
 """Tokens a second of one request. No engine is faster; a step of less than 50 microseconds is none."""
-RATE = re.compile(r"qps|rps|rate|per_s|/s|per second", re.IGNORECASE)
+RATE = re.compile(r"qps|rps|(^|[^a-z])rate|per[_ ]s(ec(ond)?)?($|[^a-z])|/s", re.IGNORECASE)
 """Load kinds that are arrivals a second: tok/s then follows the arrivals, not k."""
-INVALID = re.compile(r"no|false|0|invalid", re.IGNORECASE)
+INVALID = re.compile(r"(no|false|0|invalid)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _sheet(sheet: Sheet, found: Found) -> None:
         methods.setdefault(key, row.get("method", ""))
         if (past := at.get(k)) is not None:
             if past.no_spec == point.no_spec:
-                found.problems.append(Note(sheet.name, line, f"k={k} at load {load} a second time: the first counts"))
+                found.skipped.append(Note(sheet.name, line, f"k={k} at load {load} a second time: the first counts"))
                 continue
             found.skipped.append(
                 Note(sheet.name, line, f"k=0 in two ways at load {load}: the one with a drafter counts")
@@ -145,9 +145,10 @@ def _row(row: Mapping[str, str], stem: str) -> tuple[tuple[str, str], int, int, 
     arm = row.get("arm", "").lower() or "fixed"
     if arm not in ("fixed", "no_spec"):
         raise LeftError(f"arm {arm!r} is no fixed k", known=True)
-    if arm == "fixed" and row["k"] and not re.fullmatch(r"[-+]?[\d.]+(?:e[-+]?\d+)?", row["k"], re.IGNORECASE):
+    numbered = re.fullmatch(r"[-+]?[\d.]+(?:e[-+]?\d+)?", row["k"], re.IGNORECASE)
+    if arm == "fixed" and row["k"] and not numbered:
         raise LeftError(f"a fixed arm without a number: k is {row['k'][:40]!r}", known=True)
-    k = 0 if arm == "no_spec" and not row["k"] else whole("k", row["k"], 0, MAX_K)
+    k = whole("k", row["k"], 0, MAX_K) if arm == "fixed" or numbered else 0
     if arm == "no_spec" and k:
         raise LeftError(f"no_spec with k={k}: a drafter is there or is not")
     if INVALID.match(row.get("valid_output", "")):
