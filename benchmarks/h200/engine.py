@@ -109,7 +109,6 @@ class Engine:
         self.wanted: dict[str, int] = {}
         self.finished = self.failed = 0
         self.modes: dict[str, int] = {}
-        self.loop: Any = None
         self._watch_steps()
         gc.collect()
         gc.freeze()
