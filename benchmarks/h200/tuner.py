@@ -1,4 +1,4 @@
-"""The operator's tuner around one engine of a lane: the same code, on a clock that stands while others are in charge."""
+"""The operator's tuner around one engine: the same code, on a clock that stands while others are in charge."""
 
 from __future__ import annotations
 
