@@ -26,7 +26,7 @@ from typing import Any
 from paceline_operator.cli.replay import OWN_TABLES
 from paceline_operator.replay.ask import Question, material
 from paceline_operator.replay.contest import Pacer, Setup, Tuner
-from paceline_operator.replay.courses import Course
+from paceline_operator.replay.courses import TABLE_SWEEPS, Course
 from paceline_operator.replay.report import replay
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,16 +116,19 @@ def main() -> None:
     """Run what is missing, write after each variation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="seeds 0 to N-1")
+    parser.add_argument("--sweeps", nargs="+", choices=TABLE_SWEEPS, default=list(TABLE_SWEEPS))
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    courses = material(Question((OWN_TABLES,))).courses
+    read = material(Question((OWN_TABLES,))).courses
+    courses = [replace(course, sweeps=tuple(options.sweeps)) for course in read]
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    runs = {"seeds": options.seeds, "sweeps": options.sweeps}
     kept = json.loads(options.out.read_text()) if options.out.exists() else {}
-    found: dict[str, dict[str, float]] = kept.get("regret_pct", {}) if kept.get("seeds") == options.seeds else {}
+    found: dict[str, dict[str, float]] = kept.get("regret_pct", {}) if kept.get("runs") == runs else {}
 
     def keep(name: str, row: dict[str, float]) -> None:
         found[name] = row
-        body = {"seeds": options.seeds, "regret_pct": found, "leave_one_table_out": left_out(found)}
+        body = {"runs": runs, "regret_pct": found, "leave_one_table_out": left_out(found)}
         options.out.write_text(json.dumps(body, indent=1) + "\n")
         print(f"{name}\t{fmean(row.values()):.3f}", flush=True)
 
