@@ -68,6 +68,12 @@ def test_what_is_not_certain_moves_nothing() -> None:
     assert choice.band == pytest.approx(math.expm1(2 * 0.05 * math.sqrt(2)))
 
 
+def test_to_k0_one_standard_error_will_do_and_back_it_takes_two() -> None:
+    near = {5: 100.0, 3: 99.0, 2: 98.0, 1: 97.0, 0: 100.6}
+    assert choose(scores(near, error=0.002), 5, 0.01).k == 0
+    assert choose(scores({**near, 0: 99.4}, error=0.002), 0, 0.01).k == 0
+
+
 def test_a_k_that_is_not_measured_is_no_candidate() -> None:
     assert choose(scores(GOODPUT, known=(5, 2, 1, 0)), 5, 0.01).k == 2
     assert choose(scores(GOODPUT, known=(3, 2, 1, 0)), 5, 0.01).k == 5, "nothing to compare with"
@@ -127,7 +133,7 @@ def test_a_choice_is_a_known_k_that_gains_more_than_its_band(
     choice = choose(scores(tokens, error, tuple(known)), incumbent, min_gain, restless, limit)
     assert choice.k == incumbent or choice.k in known
     if choice.k != incumbent and not choice.limited:
-        assert choice.gain > choice.band >= min_gain
+        assert choice.gain > choice.band >= (min_gain if choice.k else 0)
         assert tokens[choice.k] > tokens[incumbent]
 
 

@@ -34,8 +34,8 @@ def choose(
 ) -> Choice:
     """The best known k at a load, or the incumbent where the best is not better by more than the tie band.
 
-    The band is max(min_gain, two standard errors of the difference); `restless`, the recent changes here (decaying),
-    widens it, so that noise cannot make a cell flap. `limit_seconds` (time per output token) removes candidates; where
+    The band is max(min_gain, two standard errors of the difference), to k=0 one standard error; `restless`, the recent
+    changes here (decaying), widens it, so that noise cannot make a cell flap. `limit_seconds` (time per output token) removes candidates; where
     it removes all, the fastest stays a candidate.
     """
     known = [k for k, there in zip(scores.ladder, scores.known.tolist(), strict=True) if there]
@@ -50,15 +50,18 @@ def choose(
     if incumbent not in within:
         best = max(within, key=gains.__getitem__)
         return Choice(best, math.expm1(gains[best]), 0.0, limited=True)
-    bands = {k: _band(errors[k], min_gain, restless) for k in within}
+    bands = {k: _band(errors[k], min_gain, restless, off=k == 0) for k in within}
     better = [k for k in within if k != incumbent and math.expm1(gains[k]) > bands[k]]
     best = max(better, key=gains.__getitem__, default=incumbent)
     shown = best if better else fastest
     return Choice(best, math.expm1(gains[shown]), bands.get(shown, min_gain))
 
 
-def _band(error: float, min_gain: float, restless: float) -> float:
-    return max(min_gain * (1 + restless), math.expm1((STANDARD_ERRORS + restless / 2) * error))
+def _band(error: float, min_gain: float, restless: float, *, off: bool) -> float:
+    """The gain that a move must exceed. To k=0 it is narrower: of two ks that may be equal, the one that drafts nothing
+    is never below the baseline."""
+    least, errors = (0.0, LEAST_ERRORS) if off else (min_gain, STANDARD_ERRORS)
+    return max(least + min_gain * restless, math.expm1((errors + restless / 2) * error))
 
 
 def table(base: Sequence[int], decided: Mapping[int, int], loads: Sequence[int]) -> tuple[int, ...]:
