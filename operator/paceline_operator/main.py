@@ -11,41 +11,21 @@ import itertools
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from http.server import ThreadingHTTPServer
 from typing import Any
 
 import kopf
 
-from paceline_operator import health, metrics, naming
-from paceline_operator.clients.engine import EngineClient
-from paceline_operator.clients.keys import KeyFile
-from paceline_operator.clients.kube import Kube, KubeError, connect
-from paceline_operator.clock import SystemClock
-from paceline_operator.exported import ENGINES
-from paceline_operator.fleet import Fleet, Outcome, Pass, Trigger
-from paceline_operator.judge import judge
-from paceline_operator.leadership import Leadership, Terms
-from paceline_operator.reconcile import Hands, ServingPass
+from paceline_operator import naming
+from paceline_operator.process import PLURALS, Operator
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.settings import read as read_settings
 
 logger = logging.getLogger(__name__)
 
-ObjectKey = tuple[str, str, str]
-"""(kind, namespace, name)"""
-OVERDUE_LIMIT_SECONDS = 300.0
-"""A pass ends within fleet.PASS_LIMIT_SECONDS: twice that and more means that it does not."""
-BEAT_SECONDS = 1.0
-SILENCE_LIMIT_SECONDS = 30.0
-"""An event loop that did not run for so long does not."""
-KINDS_SECONDS = 10.0
-"""Between two looks at which kinds the cluster has."""
 STEADY_SECONDS = 120.0
 """A run of this length was a good one: the pause after it begins anew."""
-PLURALS = (naming.PLURAL_SERVING, naming.PLURAL_EXPERIMENT, naming.PLURAL_PROFILE)
-"""Of our own kinds. Of those that the cluster does not have, the log says so, and the others are served."""
 CHILDREN = (
     ("apps", "v1", "deployments"),
     ("", "v1", "pods"),
@@ -65,140 +45,6 @@ class Patience:
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain((1, 1, 2, 3, 5, 8, 13, 21), itertools.repeat(30))
-
-
-class Operator:
-    """One process: its fleet, its claim to the Lease and its HTTP port."""
-
-    def __init__(self, config: OperatorSettings) -> None:
-        """Raises ValueError or OSError where the configuration, or the cluster's address, cannot be used."""
-        self.stop_flag = asyncio.Event()
-        """Set: kopf ends its run."""
-        self.started = False
-        self.config = config
-        self._clock = SystemClock()
-        self._keys = KeyFile(config.master_key_file)
-        api = connect()
-        self._kube = Kube(api)
-        # Short limits and threads of its own: a renewal that hangs must fail in time for another attempt.
-        lease_kube = Kube(api, concurrency=2, connect_seconds=2.0, read_seconds=3.0)
-        self._engines = EngineClient()
-        self._hands = Hands(self._kube, self._engines, self._keys, config.defaults, self._clock)
-        self.fleet: Fleet[ObjectKey] = Fleet(self._prepare, self._clock)
-        duration = config.lease_seconds
-        self._leadership = Leadership(
-            lease_kube,
-            self._clock,
-            config.namespace,
-            config.identity,
-            self._lead,
-            self._yield,
-            Terms(duration=duration, renew=duration / 3, deadline=duration * 2 / 3, poll=duration * 2 / 15),
-        )
-        self._seen: dict[ObjectKey, int] = {}
-        """What an object's last event said, status left out, as a hash."""
-        self._beat = self._clock.monotonic()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._http: ThreadingHTTPServer | None = None
-
-    async def start(self) -> None:
-        """Open the HTTP port and contend for the Lease."""
-        metrics.watch_fleet(self.fleet.overdue, self.fleet.__len__)
-        self._http = health.serve(self.config.http_host, self.config.http_port, self.check)
-        loop = asyncio.get_running_loop()
-        work = (self._leadership.run(), self._heart(), self._watch_kinds())
-        self._tasks = [loop.create_task(coroutine) for coroutine in work]
-        self.started = True
-
-    async def stop(self) -> None:
-        """Stop acting, release the Lease, close everything."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._engines.close()
-        self._kube.close()
-        if self._http:
-            await asyncio.to_thread(self._http.shutdown)
-            self._http.server_close()
-
-    def object_event(self, kind: str, event: str | None, metadata: Mapping[str, Any]) -> None:
-        """Something happened to an object of ours. A change of status alone is our own write, and wakes nobody.
-
-        Also at deletion: the pass finds that the object is gone, or that another has its name.
-        """
-        key = (kind, metadata["namespace"], metadata["name"])
-        telling = ("uid", "generation", "deletionTimestamp", "labels", "annotations")
-        seen = hash(repr([metadata.get(name) for name in telling]))
-        if not self._watches(key[1]) or (event == "MODIFIED" and self._seen.get(key) == seen):
-            return
-        if event == "DELETED":
-            self._seen.pop(key, None)
-        else:
-            self._seen[key] = seen
-        self.fleet.add(key)
-
-    def child_event(self, namespace: str | None, serving: str | None) -> None:
-        """Something happened to a child, or a pod, whose label names `serving`."""
-        if namespace and serving and self._watches(namespace):
-            self.fleet.wake((naming.KIND_SERVING, namespace, serving))
-
-    def _watches(self, namespace: str) -> bool:
-        return not self.config.watch_namespaces or namespace in self.config.watch_namespaces
-
-    def check(self) -> str:
-        """What is wrong with this process, empty where nothing is. Called from the HTTP thread."""
-        if (silent := self._clock.monotonic() - self._beat) > SILENCE_LIMIT_SECONDS:
-            return f"the event loop has not run for {silent:.0f} s"
-        if any(task.done() for task in self._tasks):
-            return "the Lease is not contended for any more"
-        with suppress(RuntimeError):  # the fleet changed while it was looked at: it moves
-            if (late := self.fleet.overdue()) > OVERDUE_LIMIT_SECONDS:
-                return f"a pass is {late:.0f} s late"
-        return ""
-
-    def _prepare(self, key: ObjectKey) -> Pass:
-        kind, namespace, name = key
-        if kind == naming.KIND_SERVING:
-            return _as_pass(ServingPass((namespace, name), self._hands))
-
-        async def run(_: Trigger) -> Outcome:
-            return Outcome(gone=not await judge(self._kube, self._clock, kind, namespace, name))
-
-        return run
-
-    async def _lead(self) -> None:
-        self.fleet.start()
-
-    async def _yield(self) -> None:
-        await self.fleet.stop()
-        ENGINES.clear()
-
-    async def _heart(self) -> None:
-        while True:
-            self._beat = self._clock.monotonic()
-            await asyncio.sleep(BEAT_SECONDS)
-
-    async def _watch_kinds(self) -> None:
-        """End the run where the cluster's kinds of ours change: kopf may look for them at its start only."""
-        known: frozenset[str] | None = None
-        while True:
-            with suppress(KubeError):
-                served = await self._kube.served(naming.API_VERSION) & frozenset(PLURALS)
-                if known is not None and served != known:
-                    logger.warning(
-                        "Kinds changed, watching begins anew: before=%s now=%s", sorted(known), sorted(served)
-                    )
-                    self.stop_flag.set()
-                known = served
-            await asyncio.sleep(KINDS_SECONDS)
-
-
-def _as_pass(serving: ServingPass) -> Pass:
-    async def run(trigger: Trigger) -> Outcome:
-        result = await serving.run(full=trigger is not Trigger.PERIOD)
-        return Outcome(after=result.after, gone=result.gone)
-
-    return run
 
 
 @kopf.on.login()

@@ -13,7 +13,8 @@ import yaml
 from paceline_operator import leadership, naming, settings
 from paceline_operator.clients.keys import parse
 from paceline_operator.clients.kube import RESOURCES
-from paceline_operator.main import CHILDREN, PLURALS
+from paceline_operator.main import CHILDREN
+from paceline_operator.process import PLURALS
 from paceline_operator.resources import Defaults
 from tests.harness.binaries import ensure_built
 from tests.harness.chart import CHART, helm, one, rendered

@@ -11,7 +11,7 @@ import kopf
 import pytest
 from kubernetes import client
 
-from paceline_operator import main, naming, settings
+from paceline_operator import main, naming, process, settings
 from paceline_operator.clients.kube import UnavailableError
 from paceline_operator.clock import FakeClock
 
@@ -19,20 +19,20 @@ DEMO = (naming.KIND_SERVING, "team", "demo")
 
 
 @pytest.fixture
-def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> main.Operator:
+def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> process.Operator:
     (tmp_path / "keys").write_text("k" * 40)
     configuration = client.Configuration(host="http://127.0.0.1:9")
-    monkeypatch.setattr(main, "connect", lambda: client.ApiClient(configuration))
-    monkeypatch.setattr(main, "SystemClock", FakeClock)
+    monkeypatch.setattr(process, "connect", lambda: client.ApiClient(configuration))
+    monkeypatch.setattr(process, "SystemClock", FakeClock)
     environment = {"PACELINE_MASTER_KEY_FILE": str(tmp_path / "keys"), "PACELINE_WATCH_NAMESPACES": "team"}
-    return main.Operator(settings.read(environment))
+    return process.Operator(settings.read(environment))
 
 
 def meta(name: str = "demo", namespace: str = "team", **more: Any) -> dict[str, Any]:
     return {"name": name, "namespace": namespace, "uid": "u", "generation": 1, "resourceVersion": "1", **more}
 
 
-def test_servings_are_added_and_children_only_wake(operator: main.Operator) -> None:
+def test_servings_are_added_and_children_only_wake(operator: process.Operator) -> None:
     operator.child_event("team", "demo")
     assert DEMO not in operator.fleet
     operator.object_event(naming.KIND_SERVING, None, meta())
@@ -44,7 +44,7 @@ def test_servings_are_added_and_children_only_wake(operator: main.Operator) -> N
 
 
 def test_a_childs_event_wakes_its_serving_and_no_other_object_of_that_name(
-    operator: main.Operator, monkeypatch: pytest.MonkeyPatch
+    operator: process.Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind in (naming.KIND_SERVING, naming.KIND_EXPERIMENT, naming.KIND_PROFILE):
         operator.object_event(kind, "ADDED", meta())
@@ -70,7 +70,7 @@ def test_a_childs_event_wakes_its_serving_and_no_other_object_of_that_name(
     ],
 )
 def test_all_but_a_change_of_status_alone_wakes(
-    operator: main.Operator, monkeypatch: pytest.MonkeyPatch, kind: str | None, change: dict[str, Any], wakes: bool
+    operator: process.Operator, monkeypatch: pytest.MonkeyPatch, kind: str | None, change: dict[str, Any], wakes: bool
 ) -> None:
     operator.object_event(naming.KIND_SERVING, "ADDED", meta())
     woken: list[Any] = []
@@ -80,7 +80,7 @@ def test_all_but_a_change_of_status_alone_wakes(
 
 
 def test_a_deleted_object_that_comes_back_the_same_wakes(
-    operator: main.Operator, monkeypatch: pytest.MonkeyPatch
+    operator: process.Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator.object_event(naming.KIND_SERVING, "ADDED", meta())
     operator.object_event(naming.KIND_SERVING, "DELETED", meta())
@@ -90,16 +90,16 @@ def test_a_deleted_object_that_comes_back_the_same_wakes(
     assert woken == [DEMO]
 
 
-async def test_a_late_pass_a_silent_loop_and_a_lost_claim_are_told(operator: main.Operator) -> None:
+async def test_a_late_pass_a_silent_loop_and_a_lost_claim_are_told(operator: process.Operator) -> None:
     clock: FakeClock = operator._clock  # type: ignore[assignment]
     assert operator.check() == ""
     operator.object_event(naming.KIND_SERVING, "ADDED", meta())
     operator.fleet.start()
-    clock.advance(main.SILENCE_LIMIT_SECONDS + 1)
+    clock.advance(process.SILENCE_LIMIT_SECONDS + 1)
     assert "event loop" in operator.check()
     operator._beat = clock.monotonic()
     assert operator.check() == ""
-    clock.advance(main.OVERDUE_LIMIT_SECONDS)
+    clock.advance(process.OVERDUE_LIMIT_SECONDS)
     operator._beat = clock.monotonic()
     assert "late" in operator.check()
     await operator.fleet.stop()
@@ -126,18 +126,18 @@ def test_an_unusable_configuration_ends_the_process_with_its_reason(monkeypatch:
 
 
 async def test_a_port_in_use_ends_the_start_with_its_reason(
-    operator: main.Operator, monkeypatch: pytest.MonkeyPatch
+    operator: process.Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
         raise OSError("Address already in use")
 
-    monkeypatch.setattr(main.health, "serve", refuse)
+    monkeypatch.setattr(process.health, "serve", refuse)
     with pytest.raises(kopf.PermanentError, match="Address already in use"):
         await main.startup(memo=kopf.Memo(operator=operator), settings=kopf.OperatorSettings())
     assert not operator.started
 
 
-BOTH, ONE = frozenset(main.PLURALS[:2]), frozenset(main.PLURALS[:1])
+BOTH, ONE = frozenset(process.PLURALS[:2]), frozenset(process.PLURALS[:1])
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ BOTH, ONE = frozenset(main.PLURALS[:2]), frozenset(main.PLURALS[:1])
     ],
 )
 async def test_a_kind_that_comes_or_goes_ends_the_run_and_a_failed_look_does_not(
-    operator: main.Operator, monkeypatch: pytest.MonkeyPatch, looks: tuple[frozenset[str] | None, ...], ends: bool
+    operator: process.Operator, monkeypatch: pytest.MonkeyPatch, looks: tuple[frozenset[str] | None, ...], ends: bool
 ) -> None:
     left, over = list(looks), asyncio.Event()
 
@@ -164,7 +164,7 @@ async def test_a_kind_that_comes_or_goes_ends_the_run_and_a_failed_look_does_not
                 raise UnavailableError(0, "NoAnswer", "down")
             return answer
 
-    monkeypatch.setattr(main, "KINDS_SECONDS", 0.0)
+    monkeypatch.setattr(process, "KINDS_SECONDS", 0.0)
     monkeypatch.setattr(operator, "_kube", Looked())
     task = asyncio.create_task(operator._watch_kinds())
     await over.wait()
@@ -179,4 +179,4 @@ def test_no_handler_is_of_a_kind_that_writes() -> None:
     changing: Any = registry._changing._handlers
     spawning: Any = registry._spawning._handlers
     assert (changing, spawning) == ([], [])
-    assert len(registry._watching._handlers) == len(main.CHILDREN) + len(main.PLURALS)
+    assert len(registry._watching._handlers) == len(main.CHILDREN) + len(process.PLURALS)
