@@ -70,12 +70,12 @@ def plugin(lane: Lane) -> None:
         ]
     )
     lane.stage("retune", 90, lambda lane: changes.retune(lane, "main"))
-    lane.stage("overhead", 230, lambda lane: arms.overhead(lane, "main"))
+    lane.stage("overhead", 260, lambda lane: arms.overhead(lane, "main"))
     lane.stage("sweep", 190, lambda lane: samples.sweep(lane, "main"))
     lane.stage("switches", 60, lambda lane: changes.switches(lane, "av"))
     lane.stage("verification", 180, verification.by_load)
-    lane.stage("starved", 40, lambda lane: verification.starve(lane, "av"))
-    lane.stage("closed_loop_verification", 300, lambda lane: closed_loop.run_verification(lane, "av"))
+    lane.stage("starved", 60, lambda lane: verification.starve(lane, "av"))
+    lane.stage("closed_loop_verification", 340, lambda lane: closed_loop.run_verification(lane, "av"))
 
 
 def ranks(lane: Lane) -> None:
