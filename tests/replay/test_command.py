@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from paceline_operator.cli.app import app
 from paceline_operator.cli.replay import OWN_TABLES
+from paceline_operator.replay.notes import Note
+from paceline_operator.replay.score import Case, overall
 
 GRIDS = OWN_TABLES.parent / "grids"
 HEAD = "table_id,load_kind,load,arm,k,tok_s\n"
@@ -79,6 +83,17 @@ def test_a_mistake_is_answered_in_words(words: list[str], said: str) -> None:
     assert result.exit_code == 2
     assert said in result.output
     assert "Traceback" not in result.output
+
+
+def test_the_page_names_every_option_and_field() -> None:
+    page = (OWN_TABLES.parents[1] / "docs" / "replay.md").read_text(encoding="utf-8")
+    command = get_command(app).get_command(None, "replay")  # type: ignore[attr-defined]
+    options = [name for option in command.params for name in option.opts if name.startswith("--")]
+    named = [*(field.name for field in fields(Case)), *(field.name for field in fields(Note)), *overall([])]
+    assert {"--grid", "--switch"} <= set(options)
+    missing = [name for name in options if f"`{name}" not in page]
+    missing += [name for name in named if f"`{name}" not in page and name != "file"]
+    assert not missing
 
 
 def test_what_is_printed_is_one_line_a_case_and_the_sum(tmp_path: Path) -> None:
