@@ -1,122 +1,32 @@
 """The engine client: each way to fail has its own reason, and no answer can make it raise."""
 
 import asyncio
-import gzip
-import json
 from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from paceline_engine.protocol import (
-    AcceptanceCell,
-    Capabilities,
-    CostCell,
-    Feature,
-    Gauges,
     Policy,
     PolicyAck,
-    Samples,
-    State,
-    VerificationFeature,
 )
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients import engine
-from paceline_operator.clients.engine import EngineClient, EngineFailure
-
-CONTROL = "http://control.test:8765"
-SERVING = "http://serving.test:8000"
-TOKEN = "0123456789abcdef"
-METRICS = '# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0"} 2.0\nprocess_open_fds 3\n'
-
-STATE = State(
-    plugin_version="0.1.0",
-    engine_version="0.32.0",
-    boot_id="b1",
-    uptime_seconds=3.0,
-    capabilities=Capabilities(
-        live_k=Feature(supported=True),
-        adaptive_verification=VerificationFeature(supported=False, reason="V1 runner"),
-        max_k=5,
-        ladder=(5, 3, 0),
-        max_num_seqs=4,
-        method="ngram",
-        runner="V1",
-    ),
-    generation=2,
-    table=(5, 5, 3, 3, 0),
-    k_in_force=3,
-    steps_by_k={3: 10, 5: 2},
-    probe_steps_by_k={0: 8},
-    policy_errors=0,
+from paceline_operator.clients.engine import EngineFailure
+from tests.unit.engine_answers import (
+    CONTROL,
+    GZIPPED,
+    METRICS,
+    POLICY,
+    SAMPLES,
+    STATE,
+    TOKEN,
+    answering,
+    observe,
+    ok,
+    push,
+    wire,
 )
-SAMPLES = Samples(
-    boot_id="b1",
-    cursor="b1:7",
-    reset=False,
-    lost_windows=0,
-    from_seconds=1.0,
-    to_seconds=3.0,
-    cells=(
-        CostCell(
-            load=2,
-            context=0,
-            k_drafted=3,
-            k_verified=3,
-            probe=False,
-            steps=10,
-            request_steps=20,
-            emitted=41,
-            seconds=0.5,
-            seconds_squared=0.03,
-            histogram={220: 10},
-        ),
-    ),
-    acceptance=(AcceptanceCell(k=3, load=2, request_steps=20, drafts=12, drafted=(12, 12, 11), accepted=(9, 7, 5)),),
-    excluded_steps={"mixed": 2},
-    steps_by_k={3: 10},
-    probe_steps_by_k={},
-    gauges=Gauges(running=2, waiting=0, kv_cache_usage=0.1, prompt_tokens=100, generation_tokens=50),
-)
-GZIPPED = gzip.compress(STATE.model_dump_json(by_alias=True).encode())
-POLICY = Policy(generation=3, table=(0, 0, 0, 0, 0))
-
-
-def wire(model: Any) -> dict[str, Any]:
-    return json.loads(model.model_dump_json(by_alias=True))
-
-
-def answering(state: Any = None, samples: Any = None, metrics: Any = None, policy: Any = None) -> httpx.MockTransport:
-    """A pod whose paths answer with a Response, raise an exception, or (None) refuse the connection."""
-    answers = {"/state": state, "/samples": samples, "/metrics": metrics, "/policy": policy}
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        answer = answers[request.url.path]
-        if answer is None:
-            raise httpx.ConnectError("Connection refused")
-        if isinstance(answer, Exception):
-            raise answer
-        assert isinstance(answer, httpx.Response)
-        return answer
-
-    return httpx.MockTransport(handle)
-
-
-def ok(model: Any) -> httpx.Response:
-    return httpx.Response(200, json=model if isinstance(model, dict) else wire(model))
-
-
-async def observe(transport: httpx.AsyncBaseTransport, cursor: str | None = "b1:6") -> Any:
-    async with EngineClient(transport) as client:
-        return await client.observe_engine("pod-0", CONTROL, SERVING, TOKEN, cursor)
-
-
-async def push(transport: httpx.AsyncBaseTransport) -> PolicyAck | EngineFailure:
-    async with EngineClient(transport) as client:
-        return await client.push(CONTROL, TOKEN, POLICY)
 
 
 async def test_an_answering_engine_is_read_with_token_and_cursor() -> None:
@@ -284,83 +194,3 @@ async def test_the_plugins_own_words_are_shown() -> None:
     assert isinstance(failure, EngineFailure)
     assert "generation 7 is in force" in failure.message
     assert failure.message.isprintable()
-
-
-HOSTILE_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=12,
-)
-HOSTILE = (
-    st.binary(max_size=200)
-    | HOSTILE_JSON.map(lambda value: json.dumps(value).encode())
-    | st.integers(1, 20_000).map(lambda depth: b"[" * depth)
-)
-STATUS = st.sampled_from([200, 204, 301, 400, 401, 404, 409, 418, 422, 500, 503])
-
-
-@given(body=HOSTILE, status=STATUS)
-def test_hostile_bodies_never_raise(body: bytes, status: int) -> None:
-    response = httpx.Response(status, content=body)
-    answer = asyncio.run(observe(answering(state=response)))
-    assert answer.failure is not None
-    failure = asyncio.run(push(answering(policy=response)))
-    assert isinstance(failure, EngineFailure)
-    assert failure.message.isprintable()
-
-
-@given(body=HOSTILE | st.text(max_size=100).map(lambda text: f"vllm:{text}".encode()), status=STATUS)
-def test_hostile_metrics_never_raise(body: bytes, status: int) -> None:
-    answer = asyncio.run(observe(answering(metrics=httpx.Response(status, content=body))))
-    assert answer.failure in (Reason.ENGINE_SERIES_MISSING, Reason.PLUGIN_ABSENT, Reason.MALFORMED_ANSWER)
-
-
-SAMPLE_FIELDS = sorted(wire(SAMPLES))
-CELL_FIELDS = sorted(wire(SAMPLES)["cells"][0])
-ACCEPTANCE_FIELDS = sorted(wire(SAMPLES)["acceptance"][0])
-
-
-@given(st.data())
-def test_a_valid_answer_with_one_hostile_field_never_raises(data: st.DataObject) -> None:
-    samples = wire(SAMPLES)
-    target, fields = data.draw(
-        st.sampled_from(
-            [
-                (samples, SAMPLE_FIELDS),
-                (samples["cells"][0], CELL_FIELDS),
-                (samples["acceptance"][0], ACCEPTANCE_FIELDS),
-            ]
-        )
-    )
-    target[data.draw(st.sampled_from(fields))] = data.draw(HOSTILE_JSON)
-    body = json.dumps(samples).encode()
-    answer = asyncio.run(observe(answering(state=ok(STATE), samples=httpx.Response(200, content=body))))
-    assert (answer.failure is None) == (answer.samples is not None)
-
-
-@given(
-    st.dictionaries(
-        st.from_regex(r"vllm:[a-z_]{1,20}", fullmatch=True), st.integers(-(2**40), 2**40), min_size=1, max_size=5
-    )
-)
-def test_series_are_summed_over_their_labels(values: dict[str, int]) -> None:
-    lines = [f'{name}{{engine="{i}"}} {value}' for name, value in values.items() for i in range(2)]
-    assert engine.parse_series(lines) == {name: 2.0 * value for name, value in values.items()}
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"cells":[' + b",".join([b"{}"] * 200_000) + b"]}",
-        b'{"stepsByK":{' + b",".join(b'"a%d":""' % i for i in range(100_000)) + b"}}",
-        b'{"probe":{"ks":[' + b",".join([b"{}"] * 200_000) + b"]}}",
-    ],
-    ids=["cells", "counts", "probe"],
-)
-async def test_a_million_mistakes_in_an_answer_cost_no_more_than_a_few(body: bytes) -> None:
-    for model in (State, Samples):
-        with pytest.raises(ValidationError) as caught:
-            model.model_validate(json.loads(body))
-        assert caught.value.error_count() < 50
-    answer = await observe(answering(state=httpx.Response(200, content=body)))
-    assert answer.failure is Reason.MALFORMED_ANSWER

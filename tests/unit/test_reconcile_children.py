@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,6 @@ from tests.fakes import Object
 from tests.world import SPEC, World
 
 KINDS = ["ServiceAccount", "NetworkPolicy", "Service", "Deployment", "PodDisruptionBudget"]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def test_the_first_pass_creates_all_children_and_writes_status_once(world: World) -> None:

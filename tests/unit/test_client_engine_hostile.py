@@ -1,0 +1,106 @@
+"""The engine client against what no engine should say: it never raises, and never takes long."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from paceline_engine.protocol import (
+    Samples,
+    State,
+)
+from paceline_operator.api.conditions import Reason
+from paceline_operator.clients import engine
+from paceline_operator.clients.engine import EngineFailure
+from tests.unit.engine_answers import (
+    SAMPLES,
+    STATE,
+    answering,
+    observe,
+    ok,
+    push,
+    wire,
+)
+
+HOSTILE_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+HOSTILE = (
+    st.binary(max_size=200)
+    | HOSTILE_JSON.map(lambda value: json.dumps(value).encode())
+    | st.integers(1, 20_000).map(lambda depth: b"[" * depth)
+)
+STATUS = st.sampled_from([200, 204, 301, 400, 401, 404, 409, 418, 422, 500, 503])
+
+
+@given(body=HOSTILE, status=STATUS)
+def test_hostile_bodies_never_raise(body: bytes, status: int) -> None:
+    response = httpx.Response(status, content=body)
+    answer = asyncio.run(observe(answering(state=response)))
+    assert answer.failure is not None
+    failure = asyncio.run(push(answering(policy=response)))
+    assert isinstance(failure, EngineFailure)
+    assert failure.message.isprintable()
+
+
+@given(body=HOSTILE | st.text(max_size=100).map(lambda text: f"vllm:{text}".encode()), status=STATUS)
+def test_hostile_metrics_never_raise(body: bytes, status: int) -> None:
+    answer = asyncio.run(observe(answering(metrics=httpx.Response(status, content=body))))
+    assert answer.failure in (Reason.ENGINE_SERIES_MISSING, Reason.PLUGIN_ABSENT, Reason.MALFORMED_ANSWER)
+
+
+SAMPLE_FIELDS = sorted(wire(SAMPLES))
+CELL_FIELDS = sorted(wire(SAMPLES)["cells"][0])
+ACCEPTANCE_FIELDS = sorted(wire(SAMPLES)["acceptance"][0])
+
+
+@given(st.data())
+def test_a_valid_answer_with_one_hostile_field_never_raises(data: st.DataObject) -> None:
+    samples = wire(SAMPLES)
+    target, fields = data.draw(
+        st.sampled_from(
+            [
+                (samples, SAMPLE_FIELDS),
+                (samples["cells"][0], CELL_FIELDS),
+                (samples["acceptance"][0], ACCEPTANCE_FIELDS),
+            ]
+        )
+    )
+    target[data.draw(st.sampled_from(fields))] = data.draw(HOSTILE_JSON)
+    body = json.dumps(samples).encode()
+    answer = asyncio.run(observe(answering(state=ok(STATE), samples=httpx.Response(200, content=body))))
+    assert (answer.failure is None) == (answer.samples is not None)
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"vllm:[a-z_]{1,20}", fullmatch=True), st.integers(-(2**40), 2**40), min_size=1, max_size=5
+    )
+)
+def test_series_are_summed_over_their_labels(values: dict[str, int]) -> None:
+    lines = [f'{name}{{engine="{i}"}} {value}' for name, value in values.items() for i in range(2)]
+    assert engine.parse_series(lines) == {name: 2.0 * value for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"cells":[' + b",".join([b"{}"] * 200_000) + b"]}",
+        b'{"stepsByK":{' + b",".join(b'"a%d":""' % i for i in range(100_000)) + b"}}",
+        b'{"probe":{"ks":[' + b",".join([b"{}"] * 200_000) + b"]}}",
+    ],
+    ids=["cells", "counts", "probe"],
+)
+async def test_a_million_mistakes_in_an_answer_cost_no_more_than_a_few(body: bytes) -> None:
+    for model in (State, Samples):
+        with pytest.raises(ValidationError) as caught:
+            model.model_validate(json.loads(body))
+        assert caught.value.error_count() < 50
+    answer = await observe(answering(state=httpx.Response(200, content=body)))
+    assert answer.failure is Reason.MALFORMED_ANSWER
