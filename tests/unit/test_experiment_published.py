@@ -8,7 +8,7 @@ import pytest
 
 from paceline_operator.experiment.consistency import Consistency, positions, ranked
 from paceline_operator.experiment.results import folder
-from paceline_operator.experiment.taint import Kind, base_of, of_window
+from paceline_operator.experiment.taint import Kind, of_all
 from paceline_operator.experiment.verdict import Basis, Judge, Word, compare
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "experiments" / "qwen3-32b-rtx-pro-6000"
@@ -29,11 +29,7 @@ def test_the_ratios_are_the_published_ones_raw_and_corrected() -> None:
 
 def test_the_first_tokens_that_waited_for_the_compiler_are_marked() -> None:
     results = folder(PUBLISHED)
-    marked = {
-        (result.variant, window.load): [taint for taint in of_window(result, window, base_of(results, window))]
-        for result in results
-        for window in result.windows
-    }
+    marked = {(variant, load): taints for (variant, load, _), taints in of_all(results).items()}
     compiled = {place for place, taints in marked.items() if any(taint.kind is Kind.JIT for taint in taints)}
     assert compiled == {("ngram", 16), ("eagle3", 16)}
     message = next(taint.message for taint in marked["eagle3", 16] if taint.kind is Kind.JIT)

@@ -5,7 +5,7 @@ Raw figures keep every window; clean ones leave out those with a taint that excl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,23 +36,23 @@ class Taint:
     """False: it happened, to the baseline's window of the same round and load as well."""
 
 
-def of_window(result: VariantResult, window: Window, base: Window | None) -> tuple[Taint, ...]:
-    """Taints of one window; `base` is the baseline's of the same load and round."""
-    return tuple(
-        taint
-        for found in (_jit(result, window), _cold(window), _prefix(result, window, base), _failed(window))
-        for taint in found
-    )
-
-
 def clean(taints: Iterable[Taint]) -> bool:
     """Whether the window counts."""
     return not any(taint.excludes for taint in taints)
 
 
-def base_of(results: Sequence[VariantResult], window: Window) -> Window | None:
-    """The baseline's window of the same load and round; the baseline's result is the first."""
-    return next((one for one in results[0].windows if (one.load, one.round) == (window.load, window.round)), None)
+def of_all(results: Sequence[VariantResult]) -> Mapping[tuple[str, int, int], tuple[Taint, ...]]:
+    """(variant, load, round) -> taints of that window; the baseline's result is the first."""
+    bases = {(window.load, window.round): window for window in results[0].windows} if results else {}
+    return {
+        (result.variant, window.load, window.round): _of_window(result, window, bases.get((window.load, window.round)))
+        for result in results
+        for window in result.windows
+    }
+
+
+def _of_window(result: VariantResult, window: Window, base: Window | None) -> tuple[Taint, ...]:
+    return (*_jit(result, window), *_cold(window), *_prefix(result, window, base), *_failed(window))
 
 
 def _jit(result: VariantResult, window: Window) -> Iterable[Taint]:
@@ -80,11 +80,11 @@ def _failed(window: Window) -> Iterable[Taint]:
 def _prefix(result: VariantResult, window: Window, base: Window | None) -> Iterable[Taint]:
     """Against the first window of the same round: an engine that has seen the prompts answers from its cache."""
     rate = window.prefix_cache_hit_rate
+    if rate is None:
+        return
     visit = [one for one in result.windows if one.round == window.round]
     first = min(visit, key=lambda one: one.started_at, default=window).prefix_cache_hit_rate or 0.0
     base_rate = base.prefix_cache_hit_rate if base else None
-    if rate is None:
-        return
     apart = base_rate is not None and abs(rate - base_rate) > HIT_RATE_POINTS
     if rate - first > HIT_RATE_POINTS or apart:
         of_base = "" if base_rate is None else f", the baseline's is {base_rate:.1%}"

@@ -14,13 +14,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from paceline_operator.experiment.results import VariantResult, Window
-from paceline_operator.experiment.taint import base_of, clean, of_window
+from paceline_operator.experiment.taint import clean, of_all
 
 FAMILY_ERROR = 0.05
 """Chance of any false word in an experiment."""
@@ -93,6 +94,8 @@ class Comparison:
 
 
 Value = Callable[[Window], float | None]
+Place = tuple[str, int, int]
+"""Variant, load, round."""
 
 
 def throughput(window: Window) -> float | None:
@@ -110,21 +113,16 @@ VALUES: Mapping[Judge, Value] = {Judge.THROUGHPUT: throughput, Judge.TPOT: tpot}
 
 def compare(results: Sequence[VariantResult]) -> tuple[Comparison, ...]:
     """Every variant at every load, by both judges, where there is anything to compare. The baseline comes first."""
-    good = {
-        id(window)
-        for result in results
-        for window in result.windows
-        if clean(of_window(result, window, base_of(results, window)))
-    }
+    good = {place for place, taints in of_all(results).items() if clean(taints)}
     loads = sorted({window.load for result in results for window in result.windows})
     found = [one for judge in Judge for load in loads for one in _at(results, load, judge, good)]
     return _judged(found)
 
 
-def _at(results: Sequence[VariantResult], load: int, judge: Judge, good: set[int]) -> list[Comparison]:
+def _at(results: Sequence[VariantResult], load: int, judge: Judge, good: set[Place]) -> list[Comparison]:
     value = VALUES[judge]
     raw = _logs(results, load, value)
-    cleaned = _logs(results, load, lambda window: value(window) if id(window) in good else None)
+    cleaned = _logs(results, load, value, good)
     decode = _logs(results, load, lambda window: window.decode_tokens_per_second)
     pooled = _pooled(cleaned)
     found: list[Comparison] = []
@@ -152,14 +150,17 @@ def _at(results: Sequence[VariantResult], load: int, judge: Judge, good: set[int
     return found
 
 
-def _logs(results: Sequence[VariantResult], load: int, value: Value) -> NDArray[np.float64]:
-    """Rounds x variants; NaN where there is nothing."""
-    rounds = sorted({window.round for result in results for window in result.windows})
-    table = np.full((len(rounds), len(results)), np.nan)
+def _logs(
+    results: Sequence[VariantResult], load: int, value: Value, good: set[Place] | None = None
+) -> NDArray[np.float64]:
+    """Rounds x variants; NaN where there is nothing, or nothing good."""
+    last = max(window.round for result in results for window in result.windows)
+    table = np.full((last + 1, len(results)), np.nan)
     for at, result in enumerate(results):
         for window in result.windows:
-            if window.load == load and (one := value(window)):
-                table[rounds.index(window.round), at] = math.log(one)
+            kept = window.load == load and (good is None or (result.variant, load, window.round) in good)
+            if kept and (one := value(window)):
+                table[window.round, at] = math.log(one)
     return table
 
 
@@ -190,7 +191,7 @@ def _spread(pairs: NDArray[np.float64], pooled: tuple[float, int] | None) -> Spr
 
 def _judged(found: Sequence[Comparison]) -> tuple[Comparison, ...]:
     family = [at for at, one in enumerate(found) if one.spread]
-    values = holm([_p_value(found[at]) for at in family])
+    values = holm(_p_values([found[at] for at in family]))
     judged = [replace(one, reason=_why_not(one)) for one in found]
     for at, p_value in zip(family, values, strict=True):
         one = found[at]
@@ -222,21 +223,28 @@ def _why_not(one: Comparison) -> str:
     return "one clean round has no spread: two are needed"
 
 
-def _p_value(one: Comparison) -> float:
-    if one.spread is None:
-        return 1.0
-    if one.spread.error < SAME:
-        return float(abs(math.log(one.ratio)) < SAME)
-    return float(2 * stats.t.sf(abs(math.log(one.ratio)) / one.spread.error, one.spread.freedom))
+def _p_values(family: Sequence[Comparison]) -> list[float]:
+    """Two-sided, each for itself."""
+    found: list[float] = []
+    for one in family:
+        effect, spread = abs(math.log(one.ratio)), one.spread or Spread(math.inf, 1)
+        statistic = effect / spread.error if spread.error >= SAME else (math.inf if effect >= SAME else 0.0)
+        found.append(2 * float(special.stdtr(spread.freedom, -statistic)))
+    return found
 
 
 def _smallest(one: Comparison, family: int) -> float:
-    """In percent, at Holm's first and strictest step: the non-central t that exceeds its bound in 80 % of cases."""
+    """In percent, at Holm's first and strictest step."""
     if one.spread is None:
         return math.inf
-    bound = stats.t.isf(FAMILY_ERROR / family / 2, one.spread.freedom)
-    shift = optimize.brentq(lambda at: stats.nct.sf(bound, one.spread.freedom, at) - POWER, 0, 4 * bound + 10)
-    return 100 * math.expm1(min(float(shift) * one.spread.error, 50.0))
+    return 100 * math.expm1(min(_shift(one.spread.freedom, family) * one.spread.error, 50.0))
+
+
+@lru_cache
+def _shift(freedom: int, family: int) -> float:
+    """True effect in standard errors at which t exceeds its bound in 80 % of cases: non-central t."""
+    bound = stats.t.isf(FAMILY_ERROR / family / 2, freedom)
+    return float(optimize.brentq(lambda at: stats.nct.sf(bound, freedom, at) - POWER, 0, 4 * bound + 10))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
