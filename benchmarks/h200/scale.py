@@ -58,7 +58,7 @@ H200 = Scale(
     graph_requests=(1, 2, 4, 8, 16, 32, 64, 128, 192, 256), loads=(1, 8, 32, 64, 128, 256),
     cost_loads={1: 160, 64: 90, 256: 34}, rounds=6, boot_rounds=3, changes=200, sweep_seconds=1.6,
     verification_seconds=0.9, visit_seconds=30.0, pinned_seconds=3.0, verification_visit_seconds=(9.0, 24.0),
-    reply_tokens=384, boot_limit=330.0,
+    reply_tokens=512, boot_limit=330.0,
 )  # fmt: skip
 CPU = Scale(
     cpu=True, hidden=512, inner=1024, layers=8, heads=8, kv_heads=8, vocabulary=512,

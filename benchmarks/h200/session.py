@@ -47,10 +47,10 @@ def options(port: int, devices: str, name: str, **more: object) -> Options:
 
 def loop(lane: Lane) -> None:
     """GPU 0."""
-    static = {"kv_gib": 8.0, "schedule": False, "plugin": False}
+    static = {"kv_gib": 7.5, "schedule": False, "plugin": False}
     engines = [
-        options(8801, "0", "main", kv_gib=13.0),
-        options(8802, "0", "off", kv_gib=12.0, drafter=False, plugin=False),
+        options(8801, "0", "main", kv_gib=14.0),
+        options(8802, "0", "off", kv_gib=13.0, drafter=False, plugin=False),
         options(8803, "0", "static1", **static),
         options(8804, "0", "static2", **static),
     ]
