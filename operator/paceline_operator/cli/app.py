@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from paceline_operator.cli.experiment import experiment
 from paceline_operator.cli.explain import explain
 from paceline_operator.cli.record import record
 from paceline_operator.cli.replay import replay
@@ -54,6 +55,7 @@ def local(
 
 app.command()(replay)
 app.command()(record)
+app.add_typer(experiment, name="experiment")
 app.command()(explain)
 
 

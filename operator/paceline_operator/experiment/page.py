@@ -1,0 +1,285 @@
+"""The report as one HTML page that needs nothing beside it: text in, text out, everything from outside escaped."""
+
+from __future__ import annotations
+
+import html as markup
+from collections.abc import Iterable, Mapping, Sequence
+
+from paceline_operator.experiment.consistency import Consistency, positions, survival
+from paceline_operator.experiment.figures import Figures
+from paceline_operator.experiment.report import JUDGES, Report
+from paceline_operator.experiment.results import Latency, Quantiles, VariantResult
+from paceline_operator.experiment.taint import Taint
+from paceline_operator.experiment.verdict import Basis, Comparison, Judge, Word
+
+CLASSES = {Word.BETTER: "better", Word.WORSE: "worse", Word.NO_DIFFERENCE: "none"}
+PICTURES = {
+    "by-load": "Throughput and TPOT by load",
+    "pareto": "What a user gets against what a GPU gives",
+    "positions": "Acceptance by position",
+    "lengths": "Acceptance length over time",
+}
+GIB = 2**30
+CSS = """
+body{font:15px/1.5 system-ui,sans-serif;color:#111827;max-width:1040px;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.15rem;margin:2.2rem 0 .5rem}
+p.note,figcaption{color:#4b5563;font-size:.88rem}
+ul.conclusions{background:#f3f4f6;border-left:4px solid #0072b2;padding:.8rem 1rem .8rem 2rem;font-size:1.02rem}
+div.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;width:100%}
+th,td{padding:.28rem .55rem;border-bottom:1px solid #e5e7eb;text-align:right;vertical-align:top;white-space:nowrap}
+th{color:#374151;border-bottom:2px solid #9ca3af}td:first-child,th:first-child,td.text,th.text{text-align:left}
+td.text{white-space:normal;min-width:12rem}.better{color:#00694c;font-weight:600}.worse{color:#b03a00;font-weight:600}
+.none{color:#4b5563}figure{margin:1rem 0}figure svg{width:100%;height:auto}dl.methods{background:#f9fafb;
+border:1px solid #e5e7eb;padding:.8rem 1rem;font-size:.86rem;overflow-wrap:anywhere}dt{font-weight:600;margin-top:.5rem}
+dd{margin:0}code{font-size:.95em}
+"""
+
+
+def html(report: Report, pictures: Mapping[str, str]) -> str:
+    """The page. `pictures` are SVG elements by name."""
+    results = report.results
+    name = markup.escape(results[0].experiment)
+    parts = [
+        f"<h1>{name}</h1>",
+        _p(_setting(results)),
+        f"<ul class=conclusions>{_items(report.conclusions)}</ul>",
+        "<h2>Against the baseline</h2>",
+        _verdicts(report.comparisons),
+        *(
+            f"<figure>{pictures[one]}<figcaption>{title}</figcaption></figure>"
+            for one, title in PICTURES.items()
+            if one in pictures
+        ),
+        "<h2>Figures</h2>",
+        _throughputs(report.figures, report.gpu_hour_price),
+        "<h2>Latency, ms</h2>",
+        _latencies(report.figures),
+        *_drafts(results, report.consistency),
+        *_doubts(results, report.taints),
+        "<h2>Methods</h2>",
+        _methods(results),
+    ]
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{name}</title>"
+        f"<meta name=viewport content='width=device-width'><style>{CSS}</style><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _items(texts: Iterable[str]) -> str:
+    return "".join(f"<li>{markup.escape(text)}</li>" for text in texts)
+
+
+def _setting(results: Sequence[VariantResult]) -> str:
+    gpus = ", ".join(sorted({one.methods.gpu for one in results}))
+    rounds = len({window.round for one in results for window in one.windows})
+    loads = ", ".join(str(load) for load in sorted({window.load for one in results for window in one.windows}))
+    return f"{gpus}; {len(results)} variants, {rounds} round{'s'[: rounds != 1]}, {loads} requests in flight"
+
+
+def _verdicts(comparisons: Sequence[Comparison]) -> str:
+    places = dict.fromkeys((one.variant, one.load) for one in comparisons)
+    by_place = {(one.variant, one.load, one.judge): one for one in comparisons}
+    rows = [
+        [
+            _cell(variant),
+            _cell(load),
+            *(cell for judge in Judge for cell in _verdict(by_place.get((variant, load, judge)))),
+        ]
+        for variant, load in sorted(places)
+    ]
+    judges = [title for judge in Judge for title in (f"{JUDGES[judge]} ×", "95 %", "", "raw ×", "smallest effect")]
+    told = dict.fromkeys(
+        f"{one.variant} at {one.load}, {JUDGES[one.judge]}: {one.reason}" for one in comparisons if not one.spread
+    )
+    return (
+        _table(["variant", "load", *judges], rows)
+        + _p(
+            "Ratios to the baseline, geometric means over rounds: above 1 is better for throughput, below 1 for TPOT. "
+            "“Better” and “worse” hold for all comparisons of this table together: without any true difference, at "
+            "most 5 % of such experiments say either (Holm). The intervals are of each ratio alone. Smallest effect: "
+            "what would have been shown in 80 % of such experiments; smaller ones may have gone unseen. Ratios marked "
+            "* have no round with clean windows of both, and are never called better or worse."
+        )
+        + "".join(_p(one) for one in told)
+    )
+
+
+def _verdict(one: Comparison | None) -> list[str]:
+    if one is None:
+        return [_cell("-")] * 5
+    mark = "" if one.basis is Basis.CLEAN else "*"
+    interval = f"{one.interval[0]:.3f} to {one.interval[1]:.3f}" if one.interval else "-"
+    smallest = "-" if one.smallest_percent is None else _percent(one.smallest_percent)
+    return [
+        _cell(f"{one.ratio:.3f}{mark}"),
+        _cell(interval),
+        f"<td class='text {CLASSES[one.word]}'>{one.word}</td>",
+        _cell(f"{one.raw_ratio:.3f}"),
+        _cell(smallest),
+    ]
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1f} %" if value < 1000 else "> 1000 %"
+
+
+def _throughputs(figures: Sequence[Figures], price: float | None) -> str:
+    head = ["variant", "load", "windows (clean)", "tok/s", "raw tok/s", "tok/s of a GPU", "requests", "failed"]
+    head += ["without fault, s", "prefix hits", "memory, GiB"]
+    head += [] if price is None else ["cost of 10⁶ tokens"]
+    rows = [
+        [
+            _cell(one.variant),
+            _cell(one.load),
+            _cell(f"{one.windows} ({one.clean_windows})"),
+            _number(one.tokens_per_second, 1),
+            _number(one.raw_tokens_per_second, 1),
+            _number(one.tokens_per_second / one.gpus if one.tokens_per_second else None, 1),
+            _cell(one.requests),
+            _cell(one.failed),
+            _cell(f"{one.seconds_without_fault:.0f}" + (f", {one.faults} faults" if one.faults else "")),
+            _cell("-" if one.prefix_cache_hit_rate is None else f"{one.prefix_cache_hit_rate:.1%}"),
+            _number(None if one.memory_bytes is None else one.memory_bytes / GIB, 1),
+            *([] if price is None else [_number(one.cost(price), 3)]),
+        ]
+        for one in figures
+    ]
+    note = "Over the clean windows; raw: over all. Where none is clean, both are over all."
+    priced = "" if price is None else f" Cost at {price:g} for a GPU-hour."
+    return _table(head, rows) + _p(note + priced)
+
+
+def _latencies(figures: Sequence[Figures]) -> str:
+    names = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "whole request"}
+    sides: list[tuple[str, Figures, Latency]] = [
+        (side, one, latency)
+        for one in figures
+        for side, latency in (("client", one.client), ("server", one.server))
+        if latency != Latency()
+    ]
+    rows = [
+        [_cell(one.variant), _cell(one.load), _cell(side), *(_quantiles(getattr(latency, name)) for name in names)]
+        for side, one, latency in sides
+    ]
+    head = ["variant", "load", "side", *(f"{title} p50 / p95 / p99" for title in names.values())]
+    return _table(head, rows) + _p(
+        "Medians over windows. ITL does not judge speculation: accepted tokens arrive together, so the time between "
+        "two arrivals stays that of a step while the time per token falls. TPOT and throughput judge."
+    )
+
+
+def _quantiles(found: Quantiles | None) -> str:
+    return _cell("-" if found is None else f"{found.p50:.1f} / {found.p95:.1f} / {found.p99:.1f}")
+
+
+def _drafts(results: Sequence[VariantResult], consistency: Sequence[Consistency]) -> Iterable[str]:
+    if consistency:
+        yield "<h2>Drafts, by consistency</h2>"
+        yield _table(
+            ["variant", "k", "efficiency", "length: median", "lowest", "highest", "readings", "firing rate"],
+            [
+                [
+                    _cell(one.variant),
+                    _cell(one.k),
+                    _cell(f"{one.efficiency:.0%}"),
+                    *(_number(value, 2) for value in (one.median_length, one.min_length, one.max_length)),
+                    _cell(one.points),
+                    _cell("-" if one.firing_rate is None else f"{one.firing_rate:.0%}"),
+                ]
+                for one in consistency
+            ],
+        )
+        yield _p(
+            "Efficiency: median acceptance length over the k + 1 positions that a step computes. "
+            "Firing rate: share of a request's decode steps that had a draft."
+        )
+    for result in results:
+        if table := positions(survival(result)):
+            yield f"<h2>{markup.escape(result.variant)} by position</h2>"
+            yield _table(
+                [
+                    "position",
+                    "accepted up to here",
+                    "of those before",
+                    "adds tokens",
+                    "length",
+                    "per computed position",
+                ],
+                [
+                    [
+                        _cell(row.position),
+                        *(
+                            _number(value, 3)
+                            for value in (row.survival, row.conditional, row.marginal, row.length, row.per_computed)
+                        ),
+                    ]
+                    for row in table
+                ],
+            )
+
+
+def _doubts(results: Sequence[VariantResult], taints: Mapping[tuple[str, int, int], Sequence[Taint]]) -> Iterable[str]:
+    rows = [
+        [
+            _cell(variant),
+            _cell(load),
+            _cell(round_ + 1),
+            _cell("left out" if taint.excludes else "kept"),
+            f"<td class=text>{markup.escape(taint.message)}</td>",
+        ]
+        for (variant, load, round_), found in taints.items()
+        for taint in found
+    ]
+    if rows:
+        yield "<h2>Tainted windows</h2>"
+        yield _table(["variant", "load", "round", "clean figures", ("text", "why")], rows)
+    missing = [f"{one.variant}: {text}" for one in results for text in one.missing]
+    if missing:
+        yield "<h2>Missing</h2>"
+        yield f"<ul>{_items(missing)}</ul>"
+
+
+def _methods(results: Sequence[VariantResult]) -> str:
+    return f"<dl class=methods>{''.join(_method(one) for one in results)}</dl>"
+
+
+def _method(one: VariantResult) -> str:
+    seeds = sorted({window.seed for window in one.windows})
+    lines = {
+        "change": f"{one.parent or '-'} with {_pairs(one.change)}" if one.change else "",
+        "k": str(one.k),
+        "GPUs": f"{one.gpus} × {one.methods.gpu}",
+        "versions": _pairs(one.methods.versions),
+        "digests": _pairs(one.methods.digests),
+        "arguments": " ".join(one.methods.arguments),
+        "load": _pairs(one.methods.load),
+        "seeds": ", ".join(str(seed) for seed in seeds),
+    }
+    told = "".join(f"<dd>{title}: <code>{markup.escape(text)}</code></dd>" for title, text in lines.items() if text)
+    return f"<dt>{markup.escape(one.variant)}</dt>{told}"
+
+
+def _pairs(found: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in found.items())
+
+
+def _p(text: str) -> str:
+    return f"<p class=note>{markup.escape(text)}</p>"
+
+
+def _cell(value: object) -> str:
+    return f"<td>{markup.escape(str(value))}</td>"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return _cell("-" if value is None else f"{value:,.{digits}f}")
+
+
+def _table(head: Sequence[str | tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:
+    """`rows` are ready cells; a head is a title, or a class and a title."""
+    titles = "".join(
+        f"<th>{markup.escape(one)}</th>" if isinstance(one, str) else f"<th class={one[0]}>{markup.escape(one[1])}</th>"
+        for one in head
+    )
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    return f"<div class=wide><table><tr>{titles}</tr>{body}</table></div>"

@@ -1,0 +1,208 @@
+"""The report's pictures: each a matplotlib figure, drawn without any global state; and as SVG text or PNG bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from paceline_operator.experiment.consistency import positions, survival
+from paceline_operator.experiment.figures import Figures
+from paceline_operator.experiment.report import Report
+from paceline_operator.experiment.results import VariantResult
+from paceline_operator.experiment.taint import Kind, Taint
+
+COLOURS = ("#6b7280", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart; the baseline is grey."""
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+WIDTH, HEIGHT = 9.0, 3.6
+"""Inches; 100 dots each in the page, 160 in a PNG."""
+DOTS = 160
+SHADE = "#f59e0b"
+STYLE: Any = {
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e5e7eb",
+    "grid.linewidth": 0.8,
+    "axes.edgecolor": "#9ca3af",
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "svg.hashsalt": "paceline",
+}
+"""The salt makes the same figures the same SVG."""
+
+
+def draw(report: Report) -> dict[str, Figure]:
+    """Name -> figure; a picture that has nothing to show is left out."""
+    results = report.results
+    with matplotlib.rc_context(STYLE):
+        found = {
+            "by-load": _by_load(results, report.figures),
+            "pareto": _pareto(results, report.figures),
+            "positions": _positions(results),
+            "lengths": _lengths(results, report.taints),
+        }
+    return {name: figure for name, figure in found.items() if figure is not None}
+
+
+def svg(figure: Figure) -> str:
+    """As an element to put into a page."""
+    with matplotlib.rc_context(STYLE):
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def png(figure: Figure) -> bytes:
+    """As a file."""
+    with matplotlib.rc_context(STYLE):
+        content = io.BytesIO()
+        figure.savefig(content, format="png", dpi=DOTS)
+    return content.getvalue()
+
+
+def _figure(height: float = HEIGHT) -> Figure:
+    return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def _looks(results: Sequence[VariantResult]) -> dict[str, tuple[str, str]]:
+    return {result.variant: (COLOURS[at % len(COLOURS)], MARKS[at % len(MARKS)]) for at, result in enumerate(results)}
+
+
+def _lines(axes: Axes, results: Sequence[VariantResult], points: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    for name, (colour, mark) in _looks(results).items():
+        if points.get(name):
+            x, y = zip(*points[name], strict=True)
+            axes.plot(x, y, color=colour, marker=mark, markersize=5, linewidth=1.6, label=name)
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 6))
+
+
+def _by_load(results: Sequence[VariantResult], figures: Sequence[Figures]) -> Figure | None:
+    rates = _points(results, ((one.variant, one.load, one.tokens_per_second) for one in figures))
+    tpots = _points(
+        results, ((one.variant, one.load, one.client.tpot.p50 if one.client.tpot else None) for one in figures)
+    )
+    if not any(rates.values()):
+        return None
+    figure = _figure()
+    panels = figure.subplots(1, 2) if any(tpots.values()) else [figure.subplots()]
+    loads = sorted({one.load for one in figures})
+    titles = ("Throughput, tokens/s", "TPOT p50, ms")
+    for axes, points, title in zip(panels, (rates, tpots), titles, strict=False):
+        _lines(axes, results, points)
+        axes.set(title=title, xlabel="requests in flight", xscale="log", ylim=(0, None))
+        axes.set_xticks(loads, [str(load) for load in loads])
+        axes.minorticks_off()
+    _legend(figure, panels[0])
+    return figure
+
+
+def _points(
+    results: Sequence[VariantResult], values: Iterator[tuple[str, float, float | None]]
+) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {result.variant: [] for result in results}
+    for variant, x, y in values:
+        if y is not None:
+            found[variant].append((x, y))
+    return found
+
+
+def _pareto(results: Sequence[VariantResult], figures: Sequence[Figures]) -> Figure | None:
+    """What a user gets against what a GPU gives: up and to the right is better at both."""
+    points: dict[str, list[tuple[float, float]]] = {result.variant: [] for result in results}
+    figure = _figure()
+    axes = figure.subplots()
+    for one in figures:
+        if one.client.tpot and one.client.tpot.p50 and one.tokens_per_second:
+            at = (1000 / one.client.tpot.p50, one.tokens_per_second / one.gpus)
+            points[one.variant].append(at)
+            axes.annotate(str(one.load), at, xytext=(5, 4), textcoords="offset points", fontsize=8, color="#4b5563")
+    if not any(points.values()):
+        return None
+    _lines(axes, results, points)
+    axes.set(
+        title="Pareto: each point is a load (requests in flight)",
+        xlabel="tokens/s of one request (1 / TPOT p50)",
+        ylabel="tokens/s of one GPU",
+        xlim=(0, None),
+        ylim=(0, None),
+    )
+    _legend(figure, axes)
+    return figure
+
+
+def _positions(results: Sequence[VariantResult]) -> Figure | None:
+    tables = {result.variant: positions(survival(result)) for result in results}
+    if not any(tables.values()):
+        return None
+    figure = _figure()
+    left, right = figure.subplots(1, 2)
+    _lines(left, results, {name: [(one.position, one.survival) for one in table] for name, table in tables.items()})
+    left.set(title="Accepted up to the position", xlabel="position of the draft", ylim=(0, 1))
+    _lines(
+        right,
+        results,
+        {
+            name: [(0.0, 1.0), *((float(one.position), one.per_computed) for one in table)]
+            for name, table in tables.items()
+            if table
+        },
+    )
+    right.set(title="Tokens per computed position", xlabel="positions drafted", ylim=(0, 1.05))
+    for axes in (left, right):
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    _legend(figure, left)
+    return figure
+
+
+def _lengths(results: Sequence[VariantResult], taints: Mapping[tuple[str, int, int], Sequence[Taint]]) -> Figure | None:
+    """A row a variant: they did not run at the same time. Time is that of its own measurements, one after the other."""
+    drafting = [result for result in results if result.lengths and result.windows]
+    if not drafting:
+        return None
+    figure = _figure(1.0 + 1.5 * len(drafting))
+    rows = figure.subplots(len(drafting), 1, squeeze=False, sharey=True)[:, 0]
+    looks = _looks(results)
+    for axes, result in zip(rows, drafting, strict=True):
+        colour, mark = looks[result.variant]
+        begun = 0.0
+        for window in sorted(result.windows, key=lambda one: one.started_at):
+            points = [
+                (begun + point.at - window.started_at, point.length)
+                for point in result.lengths
+                if window.started_at <= point.at <= window.ended_at
+            ]
+            if points:
+                x, y = zip(*points, strict=True)
+                axes.plot(x, y, color=colour, marker=mark, markersize=3, linewidth=1.3)
+            kinds = {taint.kind for taint in taints[result.variant, window.load, window.round] if taint.excludes}
+            if kinds:
+                axes.axvspan(begun, begun + window.seconds, color=SHADE, alpha=0.25, linewidth=0)
+            axes.axvline(begun, color="#d1d5db", linewidth=0.8)
+            _tell(axes, begun, window.load, kinds)
+            begun += window.seconds
+        axes.set_title(f"{result.variant}, k={result.k}")
+        axes.set(xlim=(0, begun), ylim=(1, None))
+    figure.supylabel("acceptance length", fontsize=9.5)
+    rows[-1].set_xlabel("seconds of measurement; tainted windows are shaded")
+    return figure
+
+
+def _tell(axes: Axes, at: float, load: int, kinds: set[Kind]) -> None:
+    text = ", ".join([f"{load}", *sorted(kinds)])
+    axes.annotate(
+        text, (at, 1), xycoords=("data", "axes fraction"), xytext=(3, -10), textcoords="offset points",
+        fontsize=7.5, color="#4b5563",
+    )  # fmt: skip

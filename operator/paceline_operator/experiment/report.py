@@ -1,0 +1,170 @@
+"""The report of an experiment, all from its result files: what is said of it, and as JSON and CSV. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paceline_operator.experiment.consistency import Consistency, positions, ranked, survival
+from paceline_operator.experiment.figures import Figures, figures
+from paceline_operator.experiment.results import Latency, VariantResult
+from paceline_operator.experiment.taint import Taint, clean, of_all
+from paceline_operator.experiment.verdict import Comparison, Judge, Word, compare
+
+DIGITS = 6
+JUDGES = {Judge.THROUGHPUT: "throughput", Judge.TPOT: "TPOT"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that is said of an experiment."""
+
+    results: tuple[VariantResult, ...]
+    """The baseline first."""
+    comparisons: tuple[Comparison, ...]
+    figures: tuple[Figures, ...]
+    consistency: tuple[Consistency, ...]
+    taints: Mapping[tuple[str, int, int], tuple[Taint, ...]]
+    gpu_hour_price: float | None = None
+
+    @property
+    def conclusions(self) -> tuple[str, ...]:
+        """A sentence for each variant."""
+        return tuple(_conclusion(result.variant, self.comparisons) for result in self.results[1:])
+
+
+def build(results: Sequence[VariantResult], gpu_hour_price: float | None = None) -> Report:
+    """Judge what was measured."""
+    found = tuple(results)
+    return Report(found, compare(found), figures(found), ranked(found), of_all(found), gpu_hour_price)
+
+
+def _conclusion(variant: str, comparisons: Iterable[Comparison]) -> str:
+    own = [one for one in comparisons if one.variant == variant]
+    if not own:
+        return f"{variant}: not compared, no load was measured with the baseline"
+    told: list[str] = []
+    for word in Word:
+        by_judge = {judge: [one for one in own if one.judge is judge and one.word is word] for judge in Judge}
+        for judge, found in by_judge.items():
+            if found and word is not Word.NO_DIFFERENCE:
+                places = ", ".join(f"{one.load} ({one.ratio:.2f}×)" for one in found)
+                told.append(f"{word} by {JUDGES[judge]} at {places} requests")
+    return f"{variant}: {'; '.join(told) if told else 'no difference shown'}"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The report for programs; latencies in milliseconds, rates in tokens per second, intervals of 95 %."""
+    return {
+        "experiment": report.results[0].experiment,
+        "conclusions": list(report.conclusions),
+        "comparisons": [
+            {**_plain(one), "interval": list(one.interval) if one.interval else None} for one in report.comparisons
+        ],
+        "figures": [
+            {
+                **_plain(one),
+                "client": one.client.model_dump(exclude_none=True),
+                "server": one.server.model_dump(exclude_none=True),
+                "cost_per_million_tokens": _cost(one, report),
+            }
+            for one in report.figures
+        ],
+        "consistency": [{**_plain(one), "efficiency": one.efficiency} for one in report.consistency],
+        "positions": {one.variant: [_plain(row) for row in positions(survival(one))] for one in report.results},
+        "taints": [
+            {"variant": variant, "load": load, "round": round_, **_plain(taint)}
+            for (variant, load, round_), taints in report.taints.items()
+            for taint in taints
+        ],
+        "missing": {one.variant: list(one.missing) for one in report.results if one.missing},
+        "methods": {one.variant: one.methods.model_dump() for one in report.results},
+    }
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return asdict(value)
+
+
+def _cost(one: Figures, report: Report) -> float | None:
+    return None if report.gpu_hour_price is None else one.cost(report.gpu_hour_price)
+
+
+def windows_csv(report: Report) -> str:
+    """A row for each window."""
+    rows: list[dict[str, Any]] = []
+    for result in report.results:
+        for one in sorted(result.windows, key=lambda window: window.started_at):
+            taints = report.taints[result.variant, one.load, one.round]
+            rows.append(
+                {
+                    "variant": result.variant,
+                    "k": result.k,
+                    "load": one.load,
+                    "round": one.round,
+                    "seed": one.seed,
+                    "started_at": one.started_at,
+                    "seconds": one.seconds,
+                    "tokens": one.tokens,
+                    "tokens_per_second": round(one.tokens_per_second, DIGITS),
+                    "requests": one.requests,
+                    "failed": sum(one.errors.values()),
+                    **_columns("client", one.client),
+                    **_columns("server", one.server),
+                    "drafts": one.acceptance.drafts if one.acceptance else "",
+                    "accepted": one.acceptance.accepted if one.acceptance else "",
+                    "firing_rate": "" if one.firing_rate is None else round(one.firing_rate, DIGITS),
+                    "prefix_cache_hit_rate": "" if one.prefix_cache_hit_rate is None else one.prefix_cache_hit_rate,
+                    "memory_bytes": one.memory_bytes or "",
+                    "clean": clean(taints),
+                    "taints": "; ".join(taint.message for taint in taints),
+                }
+            )
+    return _csv(rows)
+
+
+def comparisons_csv(report: Report) -> str:
+    """A row for each comparison."""
+    rows: list[dict[str, Any]] = []
+    for one in report.comparisons:
+        low, high = one.interval or ("", "")
+        rows.append(
+            {
+                "variant": one.variant,
+                "load": one.load,
+                "judge": one.judge,
+                "word": one.word,
+                "ratio": one.ratio,
+                "low": low,
+                "high": high,
+                "basis": one.basis,
+                "rounds": one.rounds,
+                "raw_ratio": one.raw_ratio,
+                "raw_rounds": one.raw_rounds,
+                "p_value": "" if one.p_value is None else one.p_value,
+                "smallest_percent": "" if one.smallest_percent is None else one.smallest_percent,
+                "reason": one.reason,
+            }
+        )
+    return _csv(rows)
+
+
+def _columns(side: str, latency: Latency) -> dict[str, float | str]:
+    return {
+        f"{side}_{name}_{quantile}_ms": round(getattr(found, quantile), DIGITS) if found else ""
+        for name in ("ttft", "tpot", "itl", "e2e")
+        for found in (getattr(latency, name),)
+        for quantile in ("p50", "p95", "p99")
+    }
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
