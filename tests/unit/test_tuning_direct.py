@@ -62,7 +62,7 @@ def test_what_is_told_later_counts_from_then_on() -> None:
     untold(loop, 10, 16)
     step = loop.run(10, 16)
     told = [found.acceptance_known for found in step.buckets[0].candidates]
-    assert told.count(True) >= 4, "all but one that rests"
+    assert told.count(True) >= 3, "all but those that rest"
     assert all(found.survival for found in step.buckets[0].candidates if found.acceptance_known and found.k)
 
 

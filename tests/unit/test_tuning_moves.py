@@ -85,12 +85,23 @@ def test_cost_is_to_blame() -> None:
     assert "a step of k 5 took 30.0 ms, takes 90.0 ms" in move.message
 
 
-def test_a_fresh_load_corrects_the_boot_table() -> None:
-    fresh, _ = advance(settled(5, windows=0), scores(POOR_LENGTHS))
-    _, move = advance(fresh, scores(POOR_LENGTHS))
+def test_a_fresh_load_corrects_the_boot_table_at_once_where_it_is_wrong_by_far() -> None:
+    """It took several windows to observe it."""
+    _, move = advance(settled(5, windows=0), scores(POOR_LENGTHS))
     assert move is not None
     assert move.reason is Reason.LOAD
+    assert "by far" in move.message
     assert "the k before was a guess" in move.message
+
+
+def test_a_fresh_load_corrects_it_in_two_windows_where_it_is_a_little_wrong() -> None:
+    slightly = scores(milliseconds=(31.5, 26.0, 24.0, 22.0, 20.0))
+    fresh, move = advance(settled(5, windows=0), slightly)
+    assert move is None
+    _, move = advance(fresh, slightly)
+    assert move is not None
+    assert move.reason is Reason.LOAD
+    assert "two windows in a row" in move.message
 
 
 def test_a_load_that_leaned_that_way_from_the_first_corrects_it_too() -> None:

@@ -173,9 +173,22 @@ def _decide(settings: Settings, state: TunerState, scores: Board, news: News) ->
                 held[load] = (state.now + 2 * span, min(2 * span, moves.LONGEST_HELD_SECONDS))
     auto = state.auto
     if made or len(decided) > len(state.decided):
-        auto = solve.table(state.base, {load: at.k for load, at in decided.items()}, state.cost.loads)
+        base = _expected(state)
+        auto = solve.table(base, {load: at.k for load, at in decided.items()}, state.cost.loads)
         return amended(state, decided=decided, auto=auto, held=held), made
     return amended(state, decided=decided), made
+
+
+def _expected(state: TunerState) -> tuple[int, ...]:
+    """The table before decisions: where acceptance is known, the k with the best goodput by borrowed cost at each load
+    that was never seen."""
+    lengths, away = acceptance.lengths(state.acceptance), set(cost.measured(state.cost))
+    loads = [load for load in state.cost.loads if load not in away]
+    if not loads or not lengths.known.all() or len(away) < 2:
+        return state.base
+    scores = board(lengths, state.cost, state.direct, loads)
+    best = [scores.ladder[row] for row in scores.log_goodput.argmax(axis=1).tolist()]
+    return solve.overlaid(state.base, dict(zip(loads, best, strict=True)), state.cost.loads)
 
 
 def _stirred(settings: Settings, decided: Mapping[int, Decided], scores: Board, turned: bool) -> list[int]:
@@ -320,6 +333,7 @@ def _bursts(
         explore.headroom(engine.samples for engine in fleet.live if engine.samples),
         current,
         any(baseline.is_thin(state.baseline.to_k0, load, state.table[load]) for load in there),
+        sum(steps.get(load, 0) for load in there) / max(1, len(news.current)),
     )
     wished = state.probe_wish + 1 if wish != current else 0
     pushing = state.policy is None or not same(state.policy.table, state.table)

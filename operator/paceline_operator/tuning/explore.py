@@ -19,8 +19,9 @@ OBSERVING_SHARE = 0.25
 OBSERVING_BURSTS = 12.0
 """Bursts for each ladder k after which an unfinished observation falls back to the ordinary share: some k may never get
 clean steps."""
-SETTLED_LOSS = 0.002
-"""Of goodput, that bursts may cost where no other k could be better beyond the tie band."""
+SETTLED_LOSS, OFF_LOSS = 0.002, 0.005
+"""Of goodput, that bursts may cost where no other k could be better beyond the tie band; and at k=0, where nothing else
+tells that drafts are accepted again."""
 BAD_RATIO = 0.9
 """A k whose best case is below 0.9 of the incumbent is in quarantine: tried when it was not seen for as long as it had
 been there, so at intervals that double."""
@@ -93,6 +94,7 @@ def wish(
     room: Headroom,
     current: Probe | None,
     thin: bool = False,
+    pace: float = 0.0,
 ) -> tuple[Probe | None, bool]:
     """Bursts for the loads that are there (`present`, not empty, each with its k `in_force`), and whether to push them
     at once in place of `current`.
@@ -102,7 +104,8 @@ def wish(
     are not bad do and k=0 (the baseline; at k=0 the smallest other k, whose drafts tell of a change of traffic), as
     rarely as keeps their cost at SETTLED_LOSS. A k that was not seen for long (`ages`, seconds) is tried in any case,
     a bad one at intervals that double; k=0 also while the baseline is `thin`. A k of `current` leaves only when it is
-    clearer than when it came.
+    clearer than when it came. `pace`: decode steps of an engine in a pass; a burst
+    in each is enough for the baseline.
     """
     ladder, share = present[0].ladder, settings.probe_share
     only = set(in_force) if len(set(in_force)) == 1 else set()
@@ -131,13 +134,14 @@ def wish(
     ks = [k for k in ladder if k in kept | stale and k not in only]
     if not ks:
         return None, False
-    if not better and 0 not in in_force:  # at k=0 only bursts can tell that drafts are accepted again
-        lost = sum(losses.get(k, 0.0) for k in ks) / len(ks)
-        share *= 0.5 ** max(0, math.ceil(math.log2(max(lost, 1e-6) * share / SETTLED_LOSS)))
+    if not better:
+        lost, most = sum(losses.get(k, 0.0) for k in ks) / len(ks), OFF_LOSS if 0 in in_force else SETTLED_LOSS
+        rare = share * 0.5 ** max(0, math.ceil(math.log2(max(lost, 1e-6) * share / most)))
+        share = min(share, max(rare, (SETTLE_STEPS + BURST_STEPS) / pace)) if thin and pace > 0 else rare
     wanted = _bursts(ks, share)
     if current is not None and wanted.ks == current.ks and 0.5 <= share_of(wanted) / share_of(current) <= 2:
         wanted = current
-    needless = probed - set(ks) - good - alive
+    needless = probed - set(ks) - good
     observing = current is not None and share_of(current) >= max(OBSERVING_SHARE, 1.01 * share)
     return wanted, observing or bool(needless)
 

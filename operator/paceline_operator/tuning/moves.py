@@ -13,6 +13,8 @@ from paceline_operator.tuning.guard import Ttft
 from paceline_operator.tuning.model import BucketView, Interval, Settings
 from paceline_operator.tuning.solve import CONFIRMATIONS, Choice, choose
 
+SURE_BANDS = 2.0
+"""Tie bands by which a guess may be wrong without a second window: what it took to observe the load were several."""
 FIRST_WINDOWS = 6
 """Windows after a load was first observed in which its first move corrects a guess in any case."""
 RESTLESS_HALF_LIFE_SECONDS = 1800.0
@@ -78,10 +80,16 @@ def advance(
         quiet = past.pending == NOBODY and past.windows == windows
         return past if quiet else replace(past, pending=NOBODY, windows=windows), None
     count = past.pending[1] + 1 if past.pending[0] == choice.k else 1
-    if count < CONFIRMATIONS:
+    guess = (
+        past.windows == 0
+        and past.reason is Reason.INCUMBENT
+        and not past.turned
+        and choice.gain > SURE_BANDS * choice.band > 0
+    )
+    if count < CONFIRMATIONS and not guess:
         return replace(past, pending=(choice.k, count), windows=windows), None
     reason = _blame(past, scores, choice, decided_before)
-    message = _sentence(past, scores, choice, reason, settings)
+    message = _sentence(past, scores, choice, reason, settings, "two windows in a row" if count > 1 else "by far")
     decided = Decided(
         k=choice.k,
         log_length=scores.log_length,
@@ -159,7 +167,7 @@ def _blame(past: Decided, scores: Scores, choice: Choice, decided_before: bool) 
     return Reason.COST if step_then - step_now > length_now - length_then else Reason.ACCEPTANCE
 
 
-def _sentence(past: Decided, scores: Scores, choice: Choice, reason: Reason, settings: Settings) -> str:
+def _sentence(past: Decided, scores: Scores, choice: Choice, reason: Reason, settings: Settings, sure: str) -> str:
     head = f"k {past.k} → {choice.k} at {_requests(scores.load)}: {_against(scores, choice.k, past.k)}"
     row = scores.ladder.index(past.k) if past.k > choice.k else scores.ladder.index(choice.k)
     blamed = scores.ladder[row]
@@ -168,7 +176,7 @@ def _sentence(past: Decided, scores: Scores, choice: Choice, reason: Reason, set
         slow = 1000 * scores.requests / math.exp(scores.log_goodput[scores.ladder.index(past.k)])
         breach = f"k {past.k} takes {slow:.1f} ms a token, the limit is {limit:.0f} ms"
         return f"{head} ({choice.gain:+.0%}); {breach}, two windows in a row"
-    rule = f"{head} ({choice.gain:+.0%}, tie band {choice.band:.1%}), two windows in a row"
+    rule = f"{head} ({choice.gain:+.0%}, tie band {choice.band:.1%}), {sure}"
     if reason is Reason.ACCEPTANCE:
         then, now = math.exp(past.log_length[row]), math.exp(scores.log_length[row])
         return f"{rule}; acceptance length of k {blamed} was {then:.2f}, is {now:.2f}"

@@ -35,8 +35,8 @@ def choose(
     """The best known k at a load, or the incumbent where the best is not better by more than the tie band.
 
     The band is max(min_gain, two standard errors of the difference), to k=0 one standard error; `restless`, the recent
-    changes here (decaying), widens it, so that noise cannot make a cell flap. `limit_seconds` (time per output token) removes candidates; where
-    it removes all, the fastest stays a candidate.
+    changes here (decaying), widens it, so that noise cannot make a cell flap. `limit_seconds` (time per output token)
+    removes candidates; where it removes all, the fastest stays a candidate.
     """
     known = [k for k, there in zip(scores.ladder, scores.known.tolist(), strict=True) if there]
     if incumbent not in known:

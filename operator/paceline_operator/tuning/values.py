@@ -1,4 +1,4 @@
-"""Changing frozen values fast: a pass changes dozens of fields, and `dataclasses.replace` costs more than the algebra."""
+"""Changing frozen values fast: a pass changes dozens of fields, and `dataclasses.replace` costs more than algebra."""
 
 from __future__ import annotations
 
