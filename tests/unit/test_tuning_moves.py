@@ -95,7 +95,7 @@ def test_a_fresh_load_corrects_the_boot_table_at_once_where_it_is_wrong_by_far()
 
 
 def test_a_fresh_load_corrects_it_in_two_windows_where_it_is_a_little_wrong() -> None:
-    slightly = scores(milliseconds=(31.5, 26.0, 24.0, 22.0, 20.0))
+    slightly = scores(milliseconds=(31.0, 26.0, 24.0, 22.0, 20.0))
     fresh, move = advance(settled(5, windows=0), slightly)
     assert move is None
     _, move = advance(fresh, slightly)
