@@ -20,15 +20,18 @@ PICTURES = {
     "lengths": "Acceptance length over time",
 }
 GIB = 2**30
+Head = Sequence[str | tuple[str, str]]
+"""Titles of columns, or a class and a title."""
 CSS = """
 body{font:15px/1.5 system-ui,sans-serif;color:#111827;max-width:1040px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.15rem;margin:2.2rem 0 .5rem}
 p.note,figcaption{color:#4b5563;font-size:.88rem}
-ul.conclusions{background:#f3f4f6;border-left:4px solid #0072b2;padding:.8rem 1rem .8rem 2rem;font-size:1.02rem}
+ul.conclusions{background:#f3f4f6;border-left:4px solid #0072b2;padding:.8rem 1rem .8rem 2rem}
 div.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;width:100%}
 th,td{padding:.28rem .55rem;border-bottom:1px solid #e5e7eb;text-align:right;vertical-align:top;white-space:nowrap}
 th{color:#374151;border-bottom:2px solid #9ca3af}td:first-child,th:first-child,td.text,th.text{text-align:left}
-td.text{white-space:normal;min-width:12rem}.better{color:#00694c;font-weight:600}.worse{color:#b03a00;font-weight:600}
+td.text{white-space:normal;min-width:9rem}
+h3{font-size:.95rem;margin:1rem 0 .2rem}.better{color:#00694c;font-weight:600}.worse{color:#b03a00;font-weight:600}
 .none{color:#4b5563}figure{margin:1rem 0}figure svg{width:100%;height:auto}dl.methods{background:#f9fafb;
 border:1px solid #e5e7eb;padding:.8rem 1rem;font-size:.86rem;overflow-wrap:anywhere}dt{font-weight:600;margin-top:.5rem}
 dd{margin:0}code{font-size:.95em}
@@ -42,6 +45,7 @@ def html(report: Report, pictures: Mapping[str, str]) -> str:
     parts = [
         f"<h1>{name}</h1>",
         _p(_setting(results)),
+        _p("Against the baseline, by both judges: throughput (its ratio in brackets) and TPOT; at requests in flight."),
         f"<ul class=conclusions>{_items(report.conclusions)}</ul>",
         "<h2>Against the baseline</h2>",
         _verdicts(report.comparisons),
@@ -77,45 +81,46 @@ def _setting(results: Sequence[VariantResult]) -> str:
 
 
 def _verdicts(comparisons: Sequence[Comparison]) -> str:
-    places = dict.fromkeys((one.variant, one.load) for one in comparisons)
-    by_place = {(one.variant, one.load, one.judge): one for one in comparisons}
-    rows = [
-        [
-            _cell(variant),
-            _cell(load),
-            *(cell for judge in Judge for cell in _verdict(by_place.get((variant, load, judge)))),
-        ]
-        for variant, load in sorted(places)
+    head: Head = ["variant", "load", "ratio", "95 %", ("text", "word"), "smallest effect", "rounds"]
+    head = [*head, "raw ratio", "raw rounds"]
+    tables = [
+        f"<h3>{JUDGES[judge]}</h3>" + _table(head, [_verdict(one) for one in sorted(found, key=_place)])
+        for judge in Judge
+        if (found := [one for one in comparisons if one.judge is judge])
     ]
-    judges = [title for judge in Judge for title in (f"{JUDGES[judge]} ×", "95 %", "", "raw ×", "smallest effect")]
     told = dict.fromkeys(
         f"{one.variant} at {one.load}, {JUDGES[one.judge]}: {one.reason}" for one in comparisons if not one.spread
     )
-    return (
-        _table(["variant", "load", *judges], rows)
-        + _p(
-            "Ratios to the baseline, geometric means over rounds: above 1 is better for throughput, below 1 for TPOT. "
-            "“Better” and “worse” hold for all comparisons of this table together: without any true difference, at "
-            "most 5 % of such experiments say either (Holm). The intervals are of each ratio alone. Smallest effect: "
-            "what would have been shown in 80 % of such experiments; smaller ones may have gone unseen. Ratios marked "
-            "* have no round with clean windows of both, and are never called better or worse."
-        )
-        + "".join(_p(one) for one in told)
+    return "".join(
+        [
+            *tables,
+            _p(
+                "Ratios to the baseline, geometric means over rounds: above 1 is better for throughput, below 1 for "
+                "TPOT. “Better” and “worse” hold for all comparisons of this report together: without any true "
+                "difference, at most 5 % of such experiments say either (Holm). The intervals are of each ratio alone. "
+                "Smallest effect: what would have been shown in 80 % of such experiments; less may have gone unseen. "
+                "Ratios marked * have no round with clean windows of both, and are never called better or worse."
+            ),
+            *(_p(one) for one in told),
+        ]
     )
 
 
-def _verdict(one: Comparison | None) -> list[str]:
-    if one is None:
-        return [_cell("-")] * 5
-    mark = "" if one.basis is Basis.CLEAN else "*"
-    interval = f"{one.interval[0]:.3f} to {one.interval[1]:.3f}" if one.interval else "-"
-    smallest = "-" if one.smallest_percent is None else _percent(one.smallest_percent)
+def _place(one: Comparison) -> tuple[str, int]:
+    return one.variant, one.load
+
+
+def _verdict(one: Comparison) -> list[str]:
     return [
-        _cell(f"{one.ratio:.3f}{mark}"),
-        _cell(interval),
+        _cell(one.variant),
+        _cell(one.load),
+        _cell(f"{one.ratio:.3f}{'' if one.basis is Basis.CLEAN else '*'}"),
+        _cell(f"{one.interval[0]:.3f} to {one.interval[1]:.3f}" if one.interval else "-"),
         f"<td class='text {CLASSES[one.word]}'>{one.word}</td>",
+        _cell("-" if one.smallest_percent is None else _percent(one.smallest_percent)),
+        _cell(one.rounds),
         _cell(f"{one.raw_ratio:.3f}"),
-        _cell(smallest),
+        _cell(one.raw_rounds),
     ]
 
 
@@ -275,8 +280,8 @@ def _number(value: float | None, digits: int) -> str:
     return _cell("-" if value is None else f"{value:,.{digits}f}")
 
 
-def _table(head: Sequence[str | tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:
-    """`rows` are ready cells; a head is a title, or a class and a title."""
+def _table(head: Head, rows: Sequence[Sequence[str]]) -> str:
+    """`rows` are ready cells."""
     titles = "".join(
         f"<th>{markup.escape(one)}</th>" if isinstance(one, str) else f"<th class={one[0]}>{markup.escape(one[1])}</th>"
         for one in head

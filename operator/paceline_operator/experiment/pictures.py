@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from paceline_operator.experiment.consistency import positions, survival
-from paceline_operator.experiment.figures import Figures
 from paceline_operator.experiment.report import Report
 from paceline_operator.experiment.results import VariantResult
 from paceline_operator.experiment.taint import Kind, Taint
+from paceline_operator.experiment.verdict import Judge
 
 COLOURS = ("#6b7280", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's palette, which colour-blind readers can tell apart; the baseline is grey."""
@@ -23,6 +24,12 @@ WIDTH, HEIGHT = 9.0, 3.6
 """Inches; 100 dots each in the page, 160 in a PNG."""
 DOTS = 160
 SHADE = "#f59e0b"
+PALE_TEXT = "#4b5563"
+SIDE = 1.07
+"""Factor between the loads at which two variants' ratios are drawn, so that their intervals do not cover each other."""
+LONGEST_BAR = 3.0
+"""Factor beyond which an interval is cut off: it says nothing any more, and would press the others flat."""
+THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 STYLE: Any = {
     "font.size": 9.5,
     "axes.spines.top": False,
@@ -45,8 +52,8 @@ def draw(report: Report) -> dict[str, Figure]:
     results = report.results
     with matplotlib.rc_context(STYLE):
         found = {
-            "by-load": _by_load(results, report.figures),
-            "pareto": _pareto(results, report.figures),
+            "by-load": _by_load(report),
+            "pareto": _pareto(report),
             "positions": _positions(results),
             "lengths": _lengths(results, report.taints),
         }
@@ -81,7 +88,7 @@ def _lines(axes: Axes, results: Sequence[VariantResult], points: Mapping[str, Se
     for name, (colour, mark) in _looks(results).items():
         if points.get(name):
             x, y = zip(*points[name], strict=True)
-            axes.plot(x, y, color=colour, marker=mark, markersize=5, linewidth=1.6, label=name)
+            axes.plot(x, y, color=colour, marker=mark, markersize=5, linewidth=1.6, label=name, clip_on=False)
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
@@ -89,56 +96,77 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 6))
 
 
-def _by_load(results: Sequence[VariantResult], figures: Sequence[Figures]) -> Figure | None:
-    rates = _points(results, ((one.variant, one.load, one.tokens_per_second) for one in figures))
-    tpots = _points(
-        results, ((one.variant, one.load, one.client.tpot.p50 if one.client.tpot else None) for one in figures)
-    )
-    if not any(rates.values()):
+def _by_load(report: Report) -> Figure | None:
+    figures = report.figures
+    rates = _points((one.variant, one.load, one.tokens_per_second) for one in figures)
+    tpots = _points((one.variant, one.load, one.client.tpot.p50 if one.client.tpot else None) for one in figures)
+    if not rates:
         return None
     figure = _figure()
-    panels = figure.subplots(1, 2) if any(tpots.values()) else [figure.subplots()]
+    panels = figure.subplots(1, 3 if tpots else 2)
     loads = sorted({one.load for one in figures})
-    titles = ("Throughput, tokens/s", "TPOT p50, ms")
-    for axes, points, title in zip(panels, (rates, tpots), titles, strict=False):
-        _lines(axes, results, points)
-        axes.set(title=title, xlabel="requests in flight", xscale="log", ylim=(0, None))
+    _lines(panels[0], report.results, rates)
+    panels[0].set(title="Throughput, tokens/s", yscale="log")
+    panels[0].yaxis.set_major_formatter(THOUSANDS)
+    _ratios(panels[1], report)
+    if tpots:
+        _lines(panels[2], report.results, tpots)
+        panels[2].set(title="TPOT p50, ms", ylim=(0, None))
+    for axes in panels:
+        axes.set(xlabel="requests in flight", xscale="log")
         axes.set_xticks(loads, [str(load) for load in loads])
-        axes.minorticks_off()
+        axes.xaxis.set_minor_locator(NullLocator())
     _legend(figure, panels[0])
     return figure
 
 
-def _points(
-    results: Sequence[VariantResult], values: Iterator[tuple[str, float, float | None]]
-) -> dict[str, list[tuple[float, float]]]:
-    found: dict[str, list[tuple[float, float]]] = {result.variant: [] for result in results}
+def _ratios(axes: Axes, report: Report) -> None:
+    """Throughput over the baseline's with 95 % intervals, side by side; hollow = not judged."""
+    axes.axhline(1, color=COLOURS[0], linewidth=1.6)
+    variants = report.results[1:]
+    looks = _looks(report.results)
+    for one in report.comparisons:
+        if one.judge is not Judge.THROUGHPUT:
+            continue
+        colour, mark = looks[one.variant]
+        at = one.load * SIDE ** (
+            next(at for at, result in enumerate(variants) if result.variant == one.variant) - (len(variants) - 1) / 2
+        )
+        low, high = one.interval or (one.ratio, one.ratio)
+        shown = (max(low, one.ratio / LONGEST_BAR), min(high, one.ratio * LONGEST_BAR))
+        axes.vlines(at, *shown, color=colour, linewidth=1.4)
+        axes.plot(at, one.ratio, mark, color=colour, markersize=5, markerfacecolor=colour if one.spread else "white")
+    axes.set_title("Throughput × baseline, 95 %")
+
+
+def _points(values: Iterable[tuple[str, float, float | None]]) -> dict[str, list[tuple[float, float]]]:
+    """By variant, without what is not known."""
+    found: dict[str, list[tuple[float, float]]] = {}
     for variant, x, y in values:
         if y is not None:
-            found[variant].append((x, y))
+            found.setdefault(variant, []).append((x, y))
     return found
 
 
-def _pareto(results: Sequence[VariantResult], figures: Sequence[Figures]) -> Figure | None:
+def _pareto(report: Report) -> Figure | None:
     """What a user gets against what a GPU gives: up and to the right is better at both."""
-    points: dict[str, list[tuple[float, float]]] = {result.variant: [] for result in results}
+    places = {
+        (one.variant, one.load): (1000 / one.client.tpot.p50, one.tokens_per_second / one.gpus)
+        for one in report.figures
+        if one.client.tpot and one.client.tpot.p50 and one.tokens_per_second
+    }
+    if not places:
+        return None
     figure = _figure()
     axes = figure.subplots()
-    for one in figures:
-        if one.client.tpot and one.client.tpot.p50 and one.tokens_per_second:
-            at = (1000 / one.client.tpot.p50, one.tokens_per_second / one.gpus)
-            points[one.variant].append(at)
-            axes.annotate(str(one.load), at, xytext=(5, 4), textcoords="offset points", fontsize=8, color="#4b5563")
-    if not any(points.values()):
-        return None
-    _lines(axes, results, points)
+    _lines(axes, report.results, _points((variant, *at) for (variant, _), at in places.items()))
+    for (_, load), at in places.items():
+        axes.annotate(str(load), at, xytext=(5, 4), textcoords="offset points", fontsize=8, color=PALE_TEXT)
     axes.set(
-        title="Pareto: each point is a load (requests in flight)",
-        xlabel="tokens/s of one request (1 / TPOT p50)",
-        ylabel="tokens/s of one GPU",
-        xlim=(0, None),
-        ylim=(0, None),
+        xlabel="tokens/s of one request (1 / TPOT p50)", ylabel="tokens/s of one GPU", xlim=(0, None), ylim=(0, None)
     )
+    axes.yaxis.set_major_formatter(THOUSANDS)
+    axes.set_title("Each point is a load, by its requests in flight; up and right is better")
     _legend(figure, axes)
     return figure
 
@@ -175,6 +203,8 @@ def _lengths(results: Sequence[VariantResult], taints: Mapping[tuple[str, int, i
     figure = _figure(1.0 + 1.5 * len(drafting))
     rows = figure.subplots(len(drafting), 1, squeeze=False, sharey=True)[:, 0]
     looks = _looks(results)
+    highest = max(point.length for result in drafting for point in result.lengths)
+    rows[0].set_ylim(1, 1 + 1.3 * max(highest - 1, 0.1))
     for axes, result in zip(rows, drafting, strict=True):
         colour, mark = looks[result.variant]
         begun = 0.0
@@ -194,15 +224,15 @@ def _lengths(results: Sequence[VariantResult], taints: Mapping[tuple[str, int, i
             _tell(axes, begun, window.load, kinds)
             begun += window.seconds
         axes.set_title(f"{result.variant}, k={result.k}")
-        axes.set(xlim=(0, begun), ylim=(1, None))
+        axes.set_xlim(0, begun)
     figure.supylabel("acceptance length", fontsize=9.5)
     rows[-1].set_xlabel("seconds of measurement; tainted windows are shaded")
     return figure
 
 
 def _tell(axes: Axes, at: float, load: int, kinds: set[Kind]) -> None:
-    text = ", ".join([f"{load}", *sorted(kinds)])
+    text = "\n".join([f"{load}", *sorted(kinds)])
     axes.annotate(
-        text, (at, 1), xycoords=("data", "axes fraction"), xytext=(3, -10), textcoords="offset points",
-        fontsize=7.5, color="#4b5563",
+        text, (at, 1), xycoords=("data", "axes fraction"), xytext=(3, -3), textcoords="offset points",
+        fontsize=7.5, color=PALE_TEXT, va="top",
     )  # fmt: skip

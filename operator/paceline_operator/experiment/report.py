@@ -43,17 +43,21 @@ def build(results: Sequence[VariantResult], gpu_hour_price: float | None = None)
 
 
 def _conclusion(variant: str, comparisons: Iterable[Comparison]) -> str:
-    own = [one for one in comparisons if one.variant == variant]
-    if not own:
+    """By both judges together, or by one of them alone where the other shows no difference."""
+    by_load: dict[int, dict[Judge, Comparison]] = {}
+    for one in comparisons:
+        if one.variant == variant:
+            by_load.setdefault(one.load, {})[one.judge] = one
+    if not by_load:
         return f"{variant}: not compared, no load was measured with the baseline"
-    told: list[str] = []
-    for word in Word:
-        by_judge = {judge: [one for one in own if one.judge is judge and one.word is word] for judge in Judge}
-        for judge, found in by_judge.items():
-            if found and word is not Word.NO_DIFFERENCE:
-                places = ", ".join(f"{one.load} ({one.ratio:.2f}×)" for one in found)
-                told.append(f"{word} by {JUDGES[judge]} at {places} requests")
-    return f"{variant}: {'; '.join(told) if told else 'no difference shown'}"
+    places: dict[str, list[str]] = {}
+    for load, found in sorted(by_load.items()):
+        shown = [one for one in found.values() if one.word is not Word.NO_DIFFERENCE]
+        alone = f" by {JUDGES[shown[0].judge]} alone" if len(shown) == 1 and len(found) > 1 else ""
+        words = " and ".join(dict.fromkeys(one.word for one in shown)) or Word.NO_DIFFERENCE
+        first = shown[0] if shown else next(iter(found.values()))
+        places.setdefault(words + alone, []).append(f"{load} ({first.ratio:.2f}×)")
+    return f"{variant}: " + "; ".join(f"{words} at {', '.join(found)}" for words, found in places.items())
 
 
 def as_json(report: Report) -> dict[str, Any]:
