@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,14 @@ def address() -> str:
     return f"127.{random.randint(64, 250)}.{random.randint(1, 250)}.{random.randint(1, 250)}"
 
 
-def test_a_table_is_pushed_acknowledged_and_replaced(place: Place, address: str) -> None:
+def test_a_table_is_pushed_acknowledged_replaced_and_told_when_the_engine_is_lost(
+    place: Place, operator: Operator, address: str
+) -> None:
     place.serve("chat", **MANUAL)
-    parts = AtRest()
+    parts, pod = AtRest(), pod_of(place, "chat")
+    series = ("paceline_table_generation", place.namespace, pod, "chat")
     with control(address, parts, (token(place, SECRET),)):
-        run_pod(place, pod_of(place, "chat"), address)
+        run_pod(place, pod, address)
         place.condition("chat", "MetricsAvailable", "MetricsFound")
         place.condition("chat", "Tuned", "Manual")
         assert parts.policy.plan.generation == 1
@@ -41,9 +45,21 @@ def test_a_table_is_pushed_acknowledged_and_replaced(place: Place, address: str)
         place.wait("the new table", lambda: parts.policy.plan.generation == 2)
         place.wait("its acknowledgement", lambda: _status(place)["policyGeneration"] == 2)
         assert set(parts.policy.plan.table) == {1}
+        assert _status(place)["verification"]["mode"] == "AbsentAtBoot"
+        place.wait("the engine's series", lambda: operator.metrics().get(series) == 2.0)
+    lost = place.condition("chat", "MetricsAvailable", "PodNotAnswering")
+    assert "last answer at" in lost["message"]
+    assert "generation 2" in lost["message"]
+    (event,) = place.wait("the event", lambda: place.events("EngineLost"))
+    assert event["message"].startswith(f"{pod}: PodNotAnswering")
+    metrics = operator.metrics()
+    assert series not in metrics
+    assert metrics[("paceline_up", *series[1:])] == 0.0
+    place.kubectl("delete", naming.PLURAL_SERVING, "chat")
+    place.wait("its series to go", lambda: ("paceline_up", *series[1:]) not in operator.metrics())
 
 
-def _status(place: Place) -> dict[str, int]:
+def _status(place: Place) -> dict[str, Any]:
     return dict((place.get(naming.KIND_SERVING, "chat") or {}).get("status", {}))
 
 
