@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import Callable
 
 import httpx
 import pytest
 
-from tests.engine.engines import RealEngine
+from paceline_operator.api.conditions import Reason
+from paceline_operator.clients.engine import EngineClient
+from paceline_operator.sightings import look
+from paceline_operator.tuning.model import Engine
+from tests.engine.engines import TOKEN, RealEngine
 
 pytestmark = pytest.mark.engine
 
 COPY = "1, 2, 3, 1, 2, 3, 1, 2, 3, 1,"
 """Every draft is right and has k tokens."""
+LOST_SECONDS = 60
+"""For vLLM to notice that its engine core is gone, and to end."""
 
 
 def serves_the_seed_table(engine: RealEngine) -> None:
@@ -44,7 +53,12 @@ def test_live_k_with_the_worker_in_a_process_of_its_own(engines: dict[str, RealE
     after = engine.counters()
     drafts = after["spec_decode_num_drafts"] - before["spec_decode_num_drafts"]
     assert after["spec_decode_num_draft_tokens"] - before["spec_decode_num_draft_tokens"] == drafts > 0
-    assert engine.state().k_in_force == 1
+    state = engine.state()
+    assert state.k_in_force == 1
+    found = state.capabilities
+    assert (found.attention_backend, found.graph_requests, found.api_servers) == ("CPU_ATTN", {}, 1)
+    assert "V1 model runner" in found.adaptive_verification.reason
+    assert state.adaptive_verification is None
 
 
 def test_an_engine_whose_plugin_cannot_be_imported_serves_the_seed_table(engines: dict[str, RealEngine]) -> None:
@@ -53,3 +67,31 @@ def test_an_engine_whose_plugin_cannot_be_imported_serves_the_seed_table(engines
     with pytest.raises(httpx.ConnectError):
         engine.control.get("/state")
     assert "Failed to load plugin paceline" in engine.log()
+
+
+async def test_of_a_killed_engine_core_the_operator_still_tells_the_last_answer(engines: dict[str, RealEngine]) -> None:
+    """Last of all: it ends the engine."""
+    engine = engines["workers apart"].wait_ready()
+    generation = engine.push_k(3)
+    engine.complete([COPY], tokens=16)
+    at = engine.control.base_url, engine.http.base_url
+    async with EngineClient() as client:
+
+        async def ask() -> Engine:
+            return await client.observe_engine("pod", *(str(url).rstrip("/") for url in at), TOKEN, None)
+
+        times = await client.first_token_times(str(engine.http.base_url).rstrip("/"))
+        assert times is not None
+        assert times.counts[float("inf")] > 0
+        _, seen, _ = look({}, [await ask()], {}, "2026-01-01T00:00:00Z")
+        os.kill(engine.core_pid, signal.SIGKILL)
+        lost = await ask()
+        for _ in range(int(10 * LOST_SECONDS)):
+            if lost.failure is Reason.POD_NOT_ANSWERING:
+                break
+            await asyncio.sleep(0.1)
+            lost = await ask()
+    (told,), _, (event,) = look(seen, [lost], {}, "2026-01-01T00:00:10Z")
+    assert (event.reason, lost.failure) == (Reason.ENGINE_LOST, Reason.POD_NOT_ANSWERING)
+    for message in (event.message, told.failure_message):
+        assert f"last answer at 2026-01-01T00:00:00Z: generation {generation}, k 3," in message
