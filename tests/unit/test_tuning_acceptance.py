@@ -64,7 +64,7 @@ def test_k0_has_length_exactly_one_and_everything_else_is_unknown_at_first() -> 
 def test_unknown_below_the_minimum_count() -> None:
     found = learnt({3: GOOD}, {3: 31}, 1)
     assert not acceptance.lengths(found).known[LADDER.index(3)]
-    assert acceptance.firing_rate(found, LADDER.index(3)) is None
+    assert acceptance.firing_rates(found)[LADDER.index(3)] is None
     assert acceptance.lengths(learnt({3: GOOD}, {3: 40}, 1)).known[LADDER.index(3)]
 
 
@@ -140,7 +140,7 @@ def test_acceptance_that_falls_to_nothing_and_returns() -> None:
 
 def test_drafts_that_fire_seldom_are_worth_their_share() -> None:
     found = learnt(dict.fromkeys(LADDER, GOOD), {3: 5000}, 4, fires=0.2)
-    assert acceptance.firing_rate(found, LADDER.index(3)) == pytest.approx(0.2, abs=0.02)
+    assert acceptance.firing_rates(found)[LADDER.index(3)] == pytest.approx(0.2, abs=0.02)
     assert length(found, 3)[0] == pytest.approx(1 + 0.2 * sum(GOOD[:3]), rel=0.02)
 
 

@@ -139,11 +139,10 @@ def lengths(acceptance: Acceptance) -> Lengths:
     return acceptance.lengths or _lengths(acceptance, _pooled(acceptance))
 
 
-def firing_rate(acceptance: Acceptance, row: int) -> float | None:
-    """Share of request-steps at ladder row `row` that had a draft at all; None below the minimum count."""
-    if acceptance.ladder[row] == 0 or acceptance.request_steps[row] < MIN_REQUEST_STEPS:
-        return None
-    return float(min(1.0, acceptance.drafts[row] / acceptance.request_steps[row]))
+def firing_rates(acceptance: Acceptance) -> list[float | None]:
+    """For each ladder k, the share of request-steps that had a draft at all; None below the minimum count."""
+    rows = zip(acceptance.ladder, acceptance.counts[:, :2].tolist(), strict=True)
+    return [min(1.0, drafts / steps) if k and steps >= MIN_REQUEST_STEPS else None for k, (steps, drafts) in rows]
 
 
 def _decayed(past: Acceptance, seconds: float) -> Acceptance:
@@ -171,13 +170,15 @@ def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Array:
 def _conditionals(acceptance: Acceptance) -> tuple[Array, Array]:
     """Pooled chance that position i is accepted given that i - 1 was (any draft at all, for the first), and the
     variance of its logarithm. An unseen position borrows its predecessor's, with a weight of one observation."""
-    reach = np.asarray(acceptance.ladder)[:, None] > np.arange(acceptance.accepted.shape[1])[None, :]
-    arrived = np.concatenate([acceptance.request_steps[:, None], acceptance.accepted[:, :-1]], axis=1)
+    columns = acceptance.accepted.shape[1]
+    reach = np.asarray(acceptance.ladder)[:, None] > np.arange(columns)[None, :]
+    arrived = np.concatenate([acceptance.counts[:, :1], acceptance.accepted[:, :-1]], axis=1)
     hits, trials = (acceptance.accepted * reach).sum(axis=0), (arrived * reach).sum(axis=0)
-    chance = np.empty_like(hits)
-    previous = 0.5
-    for i in range(hits.size):
-        previous = chance[i] = min(0.999, max(1e-4, (hits[i] + previous) / (trials[i] + 1.0)))
+    found, previous = [], 0.5
+    for hit, trial in zip(hits.tolist(), trials.tolist(), strict=True):
+        previous = min(0.999, max(1e-4, (hit + previous) / (trial + 1.0)))
+        found.append(previous)
+    chance = np.asarray(found)
     variance = CLUSTERING * (1 - chance) / (chance * (trials + 1.0))
     variance[0] += acceptance.drift / max(1.0, acceptance.windows)
     return chance, variance

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median_high
 from typing import TypeVar
 
+import numpy as np
+
 from paceline_engine.protocol import MAX_PROBE_SHARE, Probe, Verification, VerificationPolicy, expand
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import AdaptiveVerification, ProbingMode, ServingSpec, TuningMode
@@ -48,6 +50,10 @@ PROBE_PATIENCE, PROBE_PATIENCE_FEWER = 6, 18
 """Passes that must wish for other bursts before they are pushed, and for fewer: a push is a write, and bursts of what
 may be better cost next to nothing, so that fewer can wait."""
 PUBLISH_SECONDS = 60.0
+VIEW_PASSES = 3
+"""Passes after which the numbers of the load that is there are shown anew."""
+VIEW_CHANGE = 0.01
+"""Of log goodput, from which those of another load are."""
 FAILED_LENGTH = 300
 """Of what is said of a link that failed."""
 
@@ -122,7 +128,7 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     state = amended(state, policy=policy, unacknowledged=state.unacknowledged + 1 if waiting else 0)
     changed = state.table != table
     due = state.published is None or not 0 <= now - state.published.at < PUBLISH_SECONDS
-    state = _guarded(errors, "view", state, lambda: _viewed(state, scores, lengths, everywhere=due or changed))
+    state = _guarded(errors, "view", state, lambda: _viewed(state, scores, lengths, due=due or changed))
     decisions: tuple[Decision, ...] = ()
     state, decisions = _guarded(
         errors, "told", (state, decisions), lambda: _in_force(state, settings, made, changed, past)
@@ -314,17 +320,17 @@ def _bursts(
     if state.verified.arm is not None or state.verified.trial is not None:
         # Bursts under adaptive verification teach nothing of the ks when all is verified.
         return amended(state, probe_wish=0), None
-    present, in_force = [scores.at(load) for load in there], [state.table[load] for load in there]
-    missing = {at.load: explore.lacking(at, state.acceptance.since_change) for at in present}
+    found = [scores.at(load) for load in there]
+    present = [explore.look(at, state.table[at.load]) for at in found]
+    missing = {at.load: explore.lacking(at, state.acceptance.since_change) for at in found}
     waited, steps = dict(state.waited), news.steps()
     for load, ks in missing.items():
         bursts = steps.get(load, 0) / current.interval_steps if current else 0.0
         waited[load] = waited.get(load, 0.0) + bursts if ks else 0.0
     patience = explore.OBSERVING_BURSTS * len(settings.ladder)
-    quarantine = explore.quarantined(state.quarantine, present, in_force, state.now)
+    quarantine = explore.quarantined(state.quarantine, present, settings.ladder, state.now)
     wish, pressing = explore.wish(
         present,
-        in_force,
         {k for load, ks in missing.items() if waited[load] <= patience for k in ks},
         settings,
         explore.ages(state.cost, there, state.now),
@@ -384,11 +390,20 @@ def _in_force(
     return amended(state, in_force=(load, k), moving=(-1, 0)), (decision,)
 
 
-def _viewed(state: TunerState, scores: Board, lengths: acceptance.Lengths, *, everywhere: bool) -> TunerState:
-    """What is known, for people: made anew for the loads that are there, and `everywhere` where it is shown."""
-    views = dict(state.views)
-    for load in scores.loads:
-        if everywhere or load in state.load.shares or load not in views:
-            ks = state.table[load], state.auto[load]
+def _viewed(state: TunerState, scores: Board, lengths: acceptance.Lengths, *, due: bool) -> TunerState:
+    """What is known, for people: made anew where the table or the measurements changed, and now and then where they
+    are of the load that is there."""
+    views, shown = dict(state.views), dict(state.shown)
+    for row, load in enumerate(scores.loads):
+        log, ks, there = scores.log_goodput[row], (state.table[load], state.auto[load]), load in state.load.shares
+        past = views.get(load)
+        if past is None or (past.k, past.recommended_k, past.observed) != (*ks, load in state.decided):
+            stale = True
+        elif there:
+            stale = due or not past.observed or state.passes % VIEW_PASSES == 0
+        else:
+            stale = due and bool((np.abs(log - shown[load]) > VIEW_CHANGE).any())
+        if stale:
+            shown[load] = log
             views[load] = view(scores.at(load), state.acceptance, lengths, *ks, load in state.decided)
-    return amended(state, views=dict(sorted(views.items())))
+    return amended(state, views=dict(sorted(views.items())), shown=shown)

@@ -171,7 +171,7 @@ def _plausible(samples: Samples) -> bool:
         counts += (cell.steps, cell.request_steps, cell.seconds, cell.seconds_squared, *cell.histogram.values())
         if 0 < cell.seconds < SHORTEST_STEP_SECONDS * cell.steps or (cell.steps and not cell.request_steps):
             return False
-        if any(not 0 <= position <= LARGEST_BIN for position in cell.histogram):
+        if cell.histogram and not (min(cell.histogram) >= 0 and max(cell.histogram) <= LARGEST_BIN):
             return False
     for fate in samples.acceptance:
         counts += (fate.request_steps, fate.drafts, *fate.drafted, *fate.accepted)

@@ -68,15 +68,29 @@ def lacking(scores: Scores, since_change: Array) -> tuple[int, ...]:
     return tuple(k for k, known, outdated, stale in rows if not known or outdated or (k > 0 and stale))
 
 
-def quarantined(past: Quarantine, present: Sequence[Scores], in_force: Sequence[int], now: float) -> Quarantine:
+@dataclass(frozen=True)
+class Look:
+    """A load that is there: what every ladder k gains over the one in force. Lists follow the ladder."""
+
+    load: int
+    in_force: int
+    gains: list[float]
+    errors: list[float]
+    known: list[bool]
+
+
+def look(scores: Scores, in_force: int) -> Look:
+    """At `scores` from the k in force; empty where that is not of the ladder."""
+    gains, errors = scores.gains(in_force) if in_force in scores.ladder else ([], [])
+    return Look(scores.load, in_force, gains, errors, scores.known.tolist())
+
+
+def quarantined(past: Quarantine, present: Sequence[Look], ladder: Sequence[int], now: float) -> Quarantine:
     """`past`, and what the loads that are there say of their ks now."""
     found = dict(past)
-    for one, incumbent in zip(present, in_force, strict=True):
-        if incumbent not in one.ladder:
-            continue
-        gains, errors = one.gains(incumbent)
-        for k, gain, error, known in zip(one.ladder, gains, errors, one.known.tolist(), strict=True):
-            if k != incumbent and known and gain + Z95 * error < math.log(BAD_RATIO):
+    for one in present:
+        for k, gain, error, known in zip(ladder, one.gains, one.errors, one.known, strict=False):
+            if k != one.in_force and known and gain + Z95 * error < math.log(BAD_RATIO):
                 found.setdefault((one.load, k), now)
             else:
                 found.pop((one.load, k), None)
@@ -84,8 +98,7 @@ def quarantined(past: Quarantine, present: Sequence[Scores], in_force: Sequence[
 
 
 def wish(
-    present: Sequence[Scores],
-    in_force: Sequence[int],
+    present: Sequence[Look],
     missing: Collection[int],
     settings: Settings,
     ages: Mapping[int, float],
@@ -96,8 +109,8 @@ def wish(
     thin: bool = False,
     pace: float = 0.0,
 ) -> tuple[Probe | None, bool]:
-    """Bursts for the loads that are there (`present`, not empty, each with its k `in_force`), and whether to push them
-    at once in place of `current`.
+    """Bursts for the loads that are there (`present`, not empty), and whether to push them at once in place of
+    `current`.
 
     `missing`: ks to observe now, at the higher share. Otherwise the ks that may yet be better than the one in force
     take turns at the ordinary share (where they are no better, they are hardly worse). Where there is none, those that
@@ -107,18 +120,18 @@ def wish(
     clearer than when it came. `pace`: decode steps of an engine in a pass; a burst
     in each is enough for the baseline.
     """
-    ladder, share = present[0].ladder, settings.probe_share
+    ladder, share = settings.ladder, settings.probe_share
+    in_force = [one.in_force for one in present]
     only = set(in_force) if len(set(in_force)) == 1 else set()
     probed = set(current.ks) if current else set()
     good: set[int] = set()
     better: set[int] = set()
     losses: dict[int, float] = {}
-    for one, incumbent in zip(present, in_force, strict=True):
-        gains, errors = one.gains(incumbent) if incumbent in ladder else ([], [])
-        for k, gain, error in zip(ladder, gains, errors, strict=False):
+    for one in present:
+        for k, gain, error in zip(ladder, one.gains, one.errors, strict=False):
             best = gain + (Z95 + LEAVING * (k in probed)) * error
             losses[k] = max(losses.get(k, 0.0), -math.expm1(min(gain, 0.0)))
-            if k != incumbent and best > math.log1p(settings.min_gain):
+            if k != one.in_force and best > math.log1p(settings.min_gain):
                 better.add(k)
             if best > math.log(BAD_RATIO):
                 good.add(k)

@@ -6,6 +6,7 @@ of the log length plus that of the log step time, and a comparison of two ks kee
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -163,39 +164,44 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
 def goodput(scores: Scores, k: int) -> Interval:
     """Tokens per second of one engine at ladder k `k`, with its 95 % interval."""
     row = scores.ladder.index(k)
-    return _intervals(scores.log_goodput, scores.length_covariance + scores.step_covariance)[row]
+    variance = scores.length_covariance[row, row] + scores.step_covariance[row, row]
+    return interval(float(scores.log_goodput[row]), float(variance))
 
 
 def interval(log: float, variance: float) -> Interval:
     """Value and 95 % interval of a quantity whose logarithm is `log` with `variance`."""
-    return _intervals(np.asarray([log]), np.asarray([[variance]]))[0]
+    half = Z95 * math.sqrt(max(variance, 0.0))
+    return Interval(*(math.exp(min(max(at, -LARGEST_LOG), LARGEST_LOG)) for at in (log, log - half, log + half)))
 
 
 def view(scores: Scores, beliefs: Acceptance, lengths: Lengths, k: int, recommended: int, observed: bool) -> BucketView:
     """What is known at a load, for people."""
-    rates = _intervals(scores.log_goodput, scores.length_covariance + scores.step_covariance)
-    seconds = _intervals(scores.log_step, scores.step_covariance)
-    tokens = _intervals(scores.log_length, scores.length_covariance)
-    known, steps, survival = scores.known.tolist(), scores.steps.tolist(), lengths.survival.tolist()
-    told = scores.told.tolist()
+    length_variance, step_variance = scores.length_covariance.diagonal(), scores.step_covariance.diagonal()
+    log = np.asarray([scores.log_goodput, scores.log_step, scores.log_length])
+    half = Z95 * np.sqrt(np.maximum([length_variance + step_variance, step_variance, length_variance], 0.0))
+    ends = np.exp(np.minimum(np.maximum([log, log - half, log + half], -LARGEST_LOG), LARGEST_LOG))
+    rows = zip(
+        scores.ladder,
+        *(ends[:, quantity].T.tolist() for quantity in range(3)),
+        scores.known.tolist(),
+        scores.steps.tolist(),
+        scores.told.tolist(),
+        lengths.survival.tolist(),
+        acceptance.firing_rates(beliefs),
+        strict=True,
+    )
     candidates = tuple(
         Candidate(
             k=candidate,
-            goodput=rates[row],
-            step_seconds=seconds[row],
-            acceptance_length=tokens[row],
-            steps=int(steps[row]),
-            firing_rate=acceptance.firing_rate(beliefs, row),
-            survival=tuple(survival[row][:candidate]) if told[row] else (),
-            borrowed=not known[row],
-            acceptance_known=told[row],
+            goodput=Interval(*rate),
+            step_seconds=Interval(*seconds),
+            acceptance_length=Interval(*tokens),
+            steps=int(steps),
+            firing_rate=fired,
+            survival=tuple(survival[:candidate]) if told else (),
+            borrowed=not known,
+            acceptance_known=told,
         )
-        for row, candidate in enumerate(scores.ladder)
+        for candidate, rate, seconds, tokens, known, steps, told, survival, fired in rows
     )
     return BucketView(scores.load, k, recommended, observed, candidates)
-
-
-def _intervals(log: Array, covariance: Array) -> list[Interval]:
-    half = Z95 * np.sqrt(np.maximum(covariance.diagonal(), 0.0))
-    ends = np.exp(np.clip([log, log - half, log + half], -LARGEST_LOG, LARGEST_LOG))
-    return [Interval(*row) for row in ends.T.tolist()]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from paceline_engine.protocol import Policy, State, Verification, VerificationPolicy
 from paceline_operator.api.serving import Method
 from paceline_operator.tuning import acceptance, cost, direct, warm
-from paceline_operator.tuning.acceptance import Acceptance
+from paceline_operator.tuning.acceptance import Acceptance, Array
 from paceline_operator.tuning.account import Account
 from paceline_operator.tuning.baseline import Baseline
 from paceline_operator.tuning.cost import Cost
@@ -67,6 +67,8 @@ class TunerState:
     """The table of mode Auto, whichever mode is in force."""
     views: Mapping[int, BucketView] = field(default_factory=dict)
     """By load bucket; those of loads that are not there may be a minute old."""
+    shown: Mapping[int, Array] = field(default_factory=dict)
+    """Log goodput by ladder position, as in `views`."""
     waited: Mapping[int, float] = field(default_factory=dict)
     """Load bucket -> bursts that were to get its missing counts."""
     quarantine: Mapping[tuple[int, int], float] = field(default_factory=dict)
