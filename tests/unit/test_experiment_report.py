@@ -40,7 +40,8 @@ def window(rate: float, round_: int, **fields: Any) -> Window:
     return Window.model_validate(
         {
             "load": 4, "round": round_, "seed": round_, "started_at": 1000 + 100 * round_, "seconds": 60,
-            "warmed": True, "tokens": int(60 * rate), "requests": 20, "memory_bytes": 2**31, "prefix_cache_hit_rate": 0.01,
+            "warmed": True, "tokens": int(60 * rate), "requests": 20, "memory_bytes": 2**31,
+            "prefix_cache_hit_rate": 0.01,
             "client": Latency(
                 ttft=Quantiles(mean=60, p50=50, p95=90, p99=95), tpot=Quantiles(mean=tpot, p50=tpot, p95=tpot, p99=tpot)
             ),
