@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_operator.experiment import bench, enginelog, results
+from paceline_operator.experiment import bench, enginelog, enginemetrics, results
 from paceline_operator.experiment.results import Methods, ResultError, VariantResult, Window
 
 STARTED = datetime(2026, 11, 29, 22, 0, tzinfo=UTC)
@@ -201,3 +201,85 @@ def test_a_load_measured_twice_in_a_round_is_refused() -> None:
     one = window(json.dumps(served()).encode()).model_dump(mode="json")
     with pytest.raises(ResultError, match="load 2 is there twice in round 1"):
         results.read(json.dumps({**result().model_dump(mode="json"), "windows": [one, one]}).encode(), "a.json")
+
+
+def metrics(scale: float, edges: tuple[tuple[str, float], ...] = (("0.1", 0), ("0.2", 10), ("+Inf", 10))) -> str:
+    """What vLLM shows, two engines behind one port, after `scale` times the same."""
+    lines = ["# TYPE vllm:time_to_first_token_seconds histogram"]
+    for engine in "01":
+        labels = f'engine="{engine}",model_name="m"'
+        lines += [
+            f'vllm:time_to_first_token_seconds_bucket{{{labels},le="{edge}"}} {count * scale}' for edge, count in edges
+        ]
+        lines += [
+            f"vllm:time_to_first_token_seconds_sum{{{labels}}} {1.5 * scale}",
+            f"vllm:time_to_first_token_seconds_count{{{labels}}} {10 * scale}",
+            f"vllm:prefix_cache_queries_total{{{labels}}} {1000 * scale}",
+            f"vllm:prefix_cache_hits_total{{{labels}}} {403 * scale}",
+            f"vllm:spec_decode_num_drafts_total{{{labels}}} {100 * scale}",
+            f"vllm:spec_decode_num_draft_tokens_total{{{labels}}} {200 * scale}",
+            f"vllm:spec_decode_num_accepted_tokens_total{{{labels}}} {90 * scale}",
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="0"}} {60 * scale}',
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="1"}} {30 * scale}',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_servers_side_is_what_came_between_two_readings() -> None:
+    found = enginemetrics.between(metrics(1), metrics(3))
+    assert found.prefix_cache_hit_rate == pytest.approx(0.403)
+    assert found.acceptance
+    assert (found.acceptance.drafts, found.acceptance.accepted) == (400, 360)
+    assert found.acceptance.by_position == (0.6, 0.3)
+    ttft = found.latency.ttft
+    assert ttft
+    assert (ttft.mean, ttft.p50, ttft.p95) == (pytest.approx(150), pytest.approx(150), pytest.approx(195))
+    assert found.latency.itl is None
+
+
+def test_beyond_the_last_finite_edge_is_that_edge() -> None:
+    slow = (("0.1", 0.0), ("0.2", 0.0), ("+Inf", 10.0))
+    ttft = enginemetrics.between(metrics(1, slow), metrics(2, slow)).latency.ttft
+    assert ttft
+    assert ttft.p99 == pytest.approx(200)
+
+
+def test_an_engine_that_restarted_between_the_readings_is_told() -> None:
+    with pytest.raises(ResultError, match="the engine restarted"):
+        enginemetrics.between(metrics(2), metrics(1))
+    fresh = enginemetrics.between("", metrics(1))
+    assert fresh.acceptance
+    assert fresh.acceptance.drafts == 200
+    assert enginemetrics.between(metrics(1), metrics(1)).acceptance is None
+
+
+SAMPLES = st.builds(
+    lambda line, value: f"{line.rpartition(' ')[0]} {value}", st.sampled_from(metrics(1).splitlines()[1:]), st.floats()
+)
+EDGES = st.builds(
+    lambda edge, value: f'vllm:time_to_first_token_seconds_bucket{{le="{edge}"}} {value}', st.floats(), st.floats(0, 9)
+)
+POSITIONS = st.builds(
+    lambda at: f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{at}"}} 1', st.integers() | st.text()
+)
+LINES = st.lists(
+    st.sampled_from(metrics(1).splitlines()) | st.text(max_size=60) | SAMPLES | EDGES | POSITIONS, max_size=8
+).map("\n".join)
+VALUES = st.sampled_from(["NaN", "-1", "Inf", "1e400", "x", ""])
+
+
+@given(LINES, LINES)
+def test_any_page_is_read_or_named(before: str, after: str) -> None:
+    try:
+        enginemetrics.between(before, after)
+    except ResultError:
+        return
+
+
+READ = [line for line in metrics(1).splitlines()[1:] if "_count{" not in line]
+
+
+@given(st.sampled_from(READ), VALUES)
+def test_any_value_on_a_page_is_read_or_named(line: str, value: str) -> None:
+    with pytest.raises(ResultError):
+        enginemetrics.between("", f"{line.rpartition(' ')[0]} {value}\n")
