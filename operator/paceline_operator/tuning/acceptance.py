@@ -167,13 +167,19 @@ def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Array:
     return new
 
 
+@lru_cache(maxsize=64)
+def _reach(ladder: tuple[int, ...]) -> Array:
+    """1 where a ladder k (row) drafts at a position (column)."""
+    found: Array = (np.asarray(ladder)[:, None] > np.arange(max(1, ladder[0]))[None, :]).astype(float)
+    return found
+
+
 def _conditionals(acceptance: Acceptance) -> tuple[Array, Array]:
     """Pooled chance that position i is accepted given that i - 1 was (any draft at all, for the first), and the
     variance of its logarithm. An unseen position borrows its predecessor's, with a weight of one observation."""
-    columns = acceptance.accepted.shape[1]
-    reach = np.asarray(acceptance.ladder)[:, None] > np.arange(columns)[None, :]
-    arrived = np.concatenate([acceptance.counts[:, :1], acceptance.accepted[:, :-1]], axis=1)
-    hits, trials = (acceptance.accepted * reach).sum(axis=0), (arrived * reach).sum(axis=0)
+    reach, accepted = _reach(acceptance.ladder), acceptance.accepted
+    hits, trials = (accepted * reach).sum(axis=0), reach[:, 0] @ acceptance.counts[:, :1]
+    trials = np.concatenate([trials, (accepted[:, :-1] * reach[:, 1:]).sum(axis=0)])
     found, previous = [], 0.5
     for hit, trial in zip(hits.tolist(), trials.tolist(), strict=True):
         previous = min(0.999, max(1e-4, (hit + previous) / (trial + 1.0)))
@@ -198,44 +204,40 @@ class _Pool:
 
 def _pooled(acceptance: Acceptance) -> _Pool:
     chance, variance = _conditionals(acceptance)
-    below = np.arange(chance.size)[None, :] < np.asarray(acceptance.ladder)[:, None]
-    survival = np.where(below, np.cumprod(chance)[None, :], 0.0)
+    survival = _reach(acceptance.ladder) * chance.cumprod()
     length = 1.0 + survival.sum(axis=1)
-    gradient = np.cumsum(survival[:, ::-1], axis=1)[:, ::-1] / length[:, None]
+    gradient = survival[:, ::-1].cumsum(axis=1)[:, ::-1] / length[:, None]
     return _Pool(np.log(length), gradient, variance, survival)
 
 
 def _lengths(acceptance: Acceptance, pool: _Pool) -> Lengths:
-    ks = np.asarray(acceptance.ladder, float)
-    off = ks == 0
-    scatter = CLUSTERING * (_count_variance(pool.survival) + 0.01)
+    prior, off, most = _departures(acceptance.ladder, acceptance.nested)
     own_steps, own_tokens, own_expected = acceptance.own_counts.T
-    noise = scatter / (np.maximum(own_steps, 1e-9) * np.exp(2 * pool.log))
+    scatter = CLUSTERING * (_count_variance(pool.survival) + 0.01)
+    noisy = prior.copy()
+    noisy.flat[:: off.size + 1] += scatter / (np.maximum(own_steps, 1e-9) * np.exp(2 * pool.log))
     ratio = np.log((own_tokens + 1.0) / (own_expected + 1.0))
-    prior = _departures(acceptance.ladder, acceptance.nested)
-    weight = np.linalg.solve(prior + np.diag(noise), prior)
+    weight = np.linalg.solve(noisy, prior)
     covariance = (pool.gradient * pool.variance) @ pool.gradient.T + prior - prior @ weight
-    enough = acceptance.request_steps >= MIN_REQUEST_STEPS
-    own = acceptance.accepted / np.maximum(acceptance.request_steps, 1.0)[:, None]
+    steps = acceptance.counts[:, :1]
+    own = acceptance.accepted / np.maximum(steps, 1.0)
     return Lengths(
-        log=np.clip(pool.log + ratio @ weight, 0.0, np.log1p(ks)),
+        log=np.minimum(np.maximum(pool.log + ratio @ weight, 0.0), most),
         covariance=covariance,
-        survival=np.where(enough[:, None], own, pool.survival),
+        survival=np.where(steps >= MIN_REQUEST_STEPS, own, pool.survival),
         known=(own_steps >= MIN_REQUEST_STEPS) | off,
     )
 
 
 @lru_cache(maxsize=64)
-def _departures(ladder: tuple[int, ...], nested: bool) -> Array:
-    """Prior covariance of the ks' log departures from the pool."""
+def _departures(ladder: tuple[int, ...], nested: bool) -> tuple[Array, npt.NDArray[np.bool_], Array]:
+    """Prior covariance of the ks' log departures from the pool; which k is 0; the largest log lengths."""
     ks = np.asarray(ladder, float)
     off = ks == 0
-    if not nested:
-        return np.diag(np.where(off, 0.0, BLOCK_DEPARTURE**2))
     doublings = np.log2(np.maximum(ks, 1.0))
     alike = np.exp(-np.abs(doublings[:, None] - doublings[None, :]) / DEPARTURE_DOUBLINGS)
-    prior: Array = DEPARTURE**2 * alike * ~(off[:, None] | off[None, :])
-    return prior
+    prior = DEPARTURE**2 * alike if nested else BLOCK_DEPARTURE**2 * np.eye(ks.size)
+    return prior * ~(off[:, None] | off[None, :]), off, np.log1p(ks)
 
 
 def _count_variance(survival: Array) -> Array:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -119,9 +120,7 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
 def learn(past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float, now: float) -> Cost:
     """`past`, `seconds` older, corrected by what each engine (by name) measured since."""
     size = past.features.shape[0]
-    covariance = past.covariance.copy()
-    covariance[:size, :size] += DRIFT_SHARED * seconds
-    covariance.flat[:: covariance.shape[0] + 1] += DRIFT_OWN * seconds
+    covariance = past.covariance + seconds * _drift(size, past.mean.size)
     requests = past.requests * 0.5 ** (seconds / HALF_LIFE_SECONDS)
     aged = amended(past, covariance=covariance, requests=requests)
     means = {name: cells for name, window in windows.items() if (cells := timings(window, past.loads, past.ladder))}
@@ -176,6 +175,14 @@ def own(cost: Cost) -> Mask:
     steps = cost.steps.reshape(len(cost.loads), len(cost.ladder))
     known = (steps >= MIN_STEPS).any(axis=0)
     found: Mask = steps >= np.where(known, MIN_STEPS / 2, MIN_STEPS)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _drift(cells: int, size: int) -> Array:
+    """Covariance a second by which the belief wanders."""
+    found = DRIFT_OWN * np.eye(size)
+    found[:cells, :cells] += DRIFT_SHARED
     return found
 
 
