@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -36,6 +38,9 @@ class Tuner(RuleBasedStateMachine):
         super().__init__()
         self.loop = Loop.of(DENSE, TRAFFIC["gsm8k"], count=2)
         self.failing: dict[str, Reason] = {}
+        self.untold: set[str] = set()
+        self.ttft: float | None = None
+        self.context = 0
         self.status = ServingStatus()
         self.last: Step | None = None
         self.generations = [0]
@@ -63,8 +68,13 @@ class Tuner(RuleBasedStateMachine):
         assert answer.samples
         known = self.loop.memory.cursors.get(name, "")
         if not known.startswith(f"{engine.boot_id}:"):
-            return Engine(name, answer.state, engine.since_boot(answer.samples))
-        return Engine(name, answer.state, answer.samples.model_copy(update={"reset": False}))
+            samples = engine.since_boot(answer.samples)
+        else:
+            samples = answer.samples.model_copy(update={"reset": False})
+        cells = tuple(cell.model_copy(update={"context": self.context}) for cell in samples.cells)
+        told = () if name in self.untold else samples.acceptance
+        samples = samples.model_copy(update={"cells": cells, "acceptance": told})
+        return Engine(name, answer.state, samples, ttft_p95_seconds=self.ttft)
 
     @rule(passes=st.integers(1, 4), loads=st.lists(st.integers(0, 256), min_size=2, max_size=2))
     def passes(self, passes: int, loads: list[int]) -> None:
@@ -119,6 +129,34 @@ class Tuner(RuleBasedStateMachine):
     def change_ladder(self, ladder: list[int]) -> None:
         self.loop.settings = settings_of(spec(tuning={"ladder": ladder}, engine={"maxNumSeqs": self.most}))
 
+    @rule(name=names, length=st.sampled_from([None, 1.0, 1.005, 2.0]))
+    def boot_with_adaptive_verification(self, name: str, length: float | None) -> None:
+        """None: without it. A length of 1 starves."""
+        self.engine(name).adaptive = None if length is None else lambda n, k: (0.9 * DENSE(n, k), min(length, k + 1))
+
+    @rule(name=names)
+    def tell_of_drafts_or_not(self, name: str) -> None:
+        self.untold ^= {name}
+
+    @rule(name=names)
+    def be_without_a_drafter_or_not(self, name: str) -> None:
+        engine = self.engine(name)
+        engine.max_k = 0 if engine.max_k is None else None
+
+    @rule(seconds=st.none() | st.floats(0, 100))
+    def time_to_first_token(self, seconds: float | None) -> None:
+        self.ttft = seconds
+        self.loop.settings = replace(self.loop.settings, ttft_limit_seconds=1.0)
+
+    @rule(context=st.sampled_from([0, 8192, 32768]))
+    def contexts(self, context: int) -> None:
+        self.context = context
+
+    @rule(name=names)
+    def counters_reset(self, name: str) -> None:
+        """A window that claims to start before the last one ended."""
+        self.engine(name).uptime = 0.0
+
     @rule(name=names)
     def refuse_live_k(self, name: str) -> None:
         self.engine(name).live = not self.engine(name).live
@@ -147,8 +185,15 @@ class Tuner(RuleBasedStateMachine):
             for candidate in view.candidates:
                 assert 0 < candidate.goodput.low <= candidate.goodput.value <= candidate.goodput.high < np.inf
                 assert 1 <= candidate.acceptance_length.value <= candidate.k + 1
+        verify = step.policy.adaptive_verification if step.policy else None
+        assert verify is None or verify.mode is step.verification
         for decision in step.decisions:
-            assert decision.from_k != decision.to_k
+            assert decision.from_k != decision.to_k or decision.reason is Reason.ADAPTIVE_VERIFICATION
+        for ratio in (step.ratio_to_k0, step.ratio_to_no_drafter):
+            assert ratio is None or 0 <= ratio.low <= ratio.value <= ratio.high
+        assert 0 <= step.exploration.step_share <= 1
+        assert sum(step.contexts.values()) == pytest.approx(1)
+        assert step.errors == ()
         assert chosen.max_num_seqs == self.most
 
     @invariant()
