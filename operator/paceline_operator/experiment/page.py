@@ -129,19 +129,17 @@ def _percent(value: float) -> str:
 
 
 def _throughputs(figures: Sequence[Figures], price: float | None) -> str:
-    head = ["variant", "load", "windows (clean)", "tok/s", "raw tok/s", "tok/s of a GPU", "requests", "failed"]
-    head += ["without fault, s", "prefix hits", "memory, GiB"]
-    head += [] if price is None else ["cost of 10⁶ tokens"]
+    head: Head = ["variant", "load", "clean", "tok/s", "raw tok/s", "of a GPU", "failed", "no fault, s", "prefix hits"]
+    head = [*head, "GPU GiB", *([] if price is None else ["cost of 10⁶"])]
     rows = [
         [
             _cell(one.variant),
             _cell(one.load),
-            _cell(f"{one.windows} ({one.clean_windows})"),
+            _cell(f"{one.clean_windows} of {one.windows}"),
             _number(one.tokens_per_second, 1),
             _number(one.raw_tokens_per_second, 1),
             _number(one.tokens_per_second / one.gpus if one.tokens_per_second else None, 1),
-            _cell(one.requests),
-            _cell(one.failed),
+            _cell(f"{one.failed} of {one.failed + one.requests}"),
             _cell(f"{one.seconds_without_fault:.0f}" + (f", {one.faults} faults" if one.faults else "")),
             _cell("-" if one.prefix_cache_hit_rate is None else f"{one.prefix_cache_hit_rate:.1%}"),
             _number(None if one.memory_bytes is None else one.memory_bytes / GIB, 1),
@@ -149,8 +147,11 @@ def _throughputs(figures: Sequence[Figures], price: float | None) -> str:
         ]
         for one in figures
     ]
-    note = "Over the clean windows; raw: over all. Where none is clean, both are over all."
-    priced = "" if price is None else f" Cost at {price:g} for a GPU-hour."
+    note = (
+        "Tokens per second over the clean windows, raw: over all; where none is clean, both are over all. "
+        "Failed: requests. No fault: seconds measured before a fault, or without one."
+    )
+    priced = "" if price is None else f" Cost of a million output tokens, at {price:g} for a GPU-hour."
     return _table(head, rows) + _p(note + priced)
 
 

@@ -29,6 +29,8 @@ SIDE = 1.07
 """Factor between the loads at which two variants' ratios are drawn, so that their intervals do not cover each other."""
 LONGEST_BAR = 3.0
 """Factor beyond which an interval is cut off: it says nothing any more, and would press the others flat."""
+MOST_TOLD = 40
+"""Windows of a variant beyond which their loads would run into each other; then only tainted ones are told."""
 THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 STYLE: Any = {
     "font.size": 9.5,
@@ -221,7 +223,8 @@ def _lengths(results: Sequence[VariantResult], taints: Mapping[tuple[str, int, i
             if kinds:
                 axes.axvspan(begun, begun + window.seconds, color=SHADE, alpha=0.25, linewidth=0)
             axes.axvline(begun, color="#d1d5db", linewidth=0.8)
-            _tell(axes, begun, window.load, kinds)
+            if kinds or len(result.windows) <= MOST_TOLD:
+                _tell(axes, begun, window.load, kinds)
             begun += window.seconds
         axes.set_title(f"{result.variant}, k={result.k}")
         axes.set_xlim(0, begun)
