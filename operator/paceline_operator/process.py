@@ -30,7 +30,7 @@ OVERDUE_LIMIT_SECONDS = 300.0
 BEAT_SECONDS = 1.0
 SILENCE_LIMIT_SECONDS = 30.0
 """An event loop that did not run for so long does not."""
-KINDS_SECONDS = 10.0
+KINDS_SECONDS = 5.0
 """Between two looks at which kinds the cluster has."""
 PLURALS = (naming.PLURAL_SERVING, naming.PLURAL_EXPERIMENT, naming.PLURAL_PROFILE)
 """Of our own kinds. Of those that the cluster does not have, the log says so, and the others are served."""
