@@ -289,7 +289,10 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], context
     covariance -= half.T @ half
     total, shared = _noise(cost, surprise, window.variance, between, own & ~strange)
     counted, seen = cost.steps.copy(), cost.seen.copy()
-    np.add.at(counted, index, window.steps)
+    if window.context.any():
+        np.add.at(counted, index, window.steps)  # a cell may be there once for each context
+    else:
+        counted[index] += window.steps
     seen[index] = now
     return amended(
         cost,
@@ -321,12 +324,13 @@ def _widened(cost: Cost, window: _Window, surprise: Array, believed: Mask, own: 
 def _noise(cost: Cost, surprise: Array, scatter: Array, between: Array, calm: Mask) -> tuple[float, float]:
     """Variance of a window's cells beyond the scatter of steps, and the part they share, one window wiser."""
     total, shared, count = cost.noise, cost.shared, int(calm.sum())
+    if count < calm.size:
+        surprise, scatter, between = surprise[calm], scatter[calm], between[np.ix_(calm, calm)]
     if count:
-        product = np.outer(surprise, surprise) - between
-        product = product[np.ix_(calm, calm)]
-        own = float(product.trace())
-        total += 0.05 * (own / count - float(scatter[calm].mean()) - cost.shared)
+        own = float(surprise @ surprise - between.trace())
+        total += 0.05 * (own / count - float(scatter.sum()) / count - cost.shared)
         if count > 1:
-            shared += 0.05 * ((float(product.sum()) - own) / (count * (count - 1)) - shared)
+            common = float(surprise.sum() ** 2 - between.sum()) - own
+            shared += 0.05 * (common / (count * (count - 1)) - shared)
     total = min(NOISE_BOUNDS[1], max(NOISE_BOUNDS[0], total))
     return total, min(0.9 * total, max(0.0, shared))

@@ -106,15 +106,18 @@ class Board:
             return set()
         places = [self.loads.index(load) for load in incumbents]
         columns = [self.ladder.index(k) for k in incumbents.values()]
-        rows = np.arange(len(places))
-        covariance = self.length_covariance[places] + self.step_covariance[places]
-        own = covariance[rows, :, columns]
-        variance = covariance.diagonal(axis1=1, axis2=2) + own[rows, columns][:, None] - 2 * own
-        log = self.log_goodput[places]
-        gains = log - log[rows, columns][:, None]
-        better = self.known[places] & (gains > errors * np.sqrt(np.maximum(variance, 0.0)))
-        better[rows, columns] = False
-        return {load for load, found in zip(incumbents, better, strict=True) if found.any()}
+        log, own = self.log_goodput[places], np.arange(len(places))
+        gains = log - log[own, columns][:, None]
+        better = self.known[places] & (gains > 0)
+        better[own, columns] = False
+        if not better.any():
+            return set()
+        variance = np.zeros_like(log)
+        for covariance in (self.length_covariance, self.step_covariance):
+            spread = covariance.diagonal(axis1=1, axis2=2)[places]
+            variance += spread + spread[own, columns][:, None] - 2 * covariance[places, columns]
+        better &= gains > errors * np.sqrt(np.maximum(variance, 0.0))
+        return {load for load, found in zip(incumbents, better.tolist(), strict=True) if True in found}
 
 
 def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -> Board:
