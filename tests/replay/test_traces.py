@@ -250,3 +250,14 @@ async def test_a_serving_of_the_cluster_is_read_with_cursors_of_its_own(world: W
 async def test_a_serving_that_is_not_there_is_told(world: World) -> None:
     with pytest.raises(UserError, match="no SpeculativeServing other in namespace team"):
         await followed(world, 1, name="other")
+
+
+def test_a_trace_of_a_real_engine_is_read_and_replayed() -> None:
+    trace, notes = read(Path(__file__).parents[1] / "data" / "traces" / "local_ngram.jsonl")
+    assert trace is not None
+    assert not notes
+    assert trace.settings.ladder == (5, 2, 1, 0)
+    assert {engine.name for one in trace.passes for engine in one.engines} == {"demo-0"}
+    again = retrace(trace)
+    assert (again.passes, again.compared) == (64, 54)
+    assert again.same_k_pct == 100.0
