@@ -88,9 +88,10 @@ def _verdicts(comparisons: Sequence[Comparison]) -> str:
         for judge in Judge
         if (found := [one for one in comparisons if one.judge is judge])
     ]
-    told = dict.fromkeys(
-        f"{one.variant} at {one.load}, {JUDGES[one.judge]}: {one.reason}" for one in comparisons if not one.spread
-    )
+    told: dict[str, dict[str, None]] = {}
+    for one in comparisons:
+        if not one.spread:
+            told.setdefault(one.reason, {})[f"{one.variant} at {one.load}"] = None
     return "".join(
         [
             *tables,
@@ -101,7 +102,7 @@ def _verdicts(comparisons: Sequence[Comparison]) -> str:
                 "Smallest effect: what would have been shown in 80 % of such experiments; less may have gone unseen. "
                 "Ratios marked * have no round with clean windows of both, and are never called better or worse."
             ),
-            *(_p(one) for one in told),
+            *(_p(f"{', '.join(places)}: {reason}.") for reason, places in told.items()),
         ]
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from paceline_operator.experiment.consistency import positions, survival
 from paceline_operator.experiment.report import Report
@@ -109,7 +109,9 @@ def _by_load(report: Report) -> Figure | None:
     loads = sorted({one.load for one in figures})
     _lines(panels[0], report.results, rates)
     panels[0].set(title="Throughput, tokens/s", yscale="log")
+    panels[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panels[0].yaxis.set_major_formatter(THOUSANDS)
+    panels[0].yaxis.set_minor_locator(NullLocator())
     _ratios(panels[1], report)
     if tpots:
         _lines(panels[2], report.results, tpots)
