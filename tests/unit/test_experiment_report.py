@@ -201,10 +201,10 @@ def test_neither_operator_nor_command_line_load_statistics_before_they_are_neede
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
-def test_without_the_extra_the_command_says_which_one() -> None:
+def test_without_the_extra_the_command_says_which_one(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['scipy'] = None; from paceline_operator.cli.app import app;"
-        f"app(['experiment', 'report', {str(PUBLISHED)!r}])"
+        f"app(['experiment', 'report', {str(PUBLISHED)!r}, '-o', {str(tmp_path)!r}])"
     )
     result = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
     assert result.returncode == 2
