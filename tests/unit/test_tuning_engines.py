@@ -376,3 +376,22 @@ def test_numbers_that_add_up_to_too_much_for_status_are_cut() -> None:
     rows = [row for bucket in told["buckets"] for row in bucket.candidates]
     assert step.load == 8
     assert max(row.high_milli_tokens_per_second for row in rows) == 2**53
+
+
+def test_a_load_never_seen_gets_no_k_without_a_graph() -> None:
+    """Past the last graph cost jumps, which no borrowed cost tells."""
+
+    def at_256(graphs: dict[int, int]) -> int:
+        running = loop()
+        for load in (8, 64, 16):
+            for _ in range(8):
+                running.engines["pod-0"].requests = load
+                running.now += 10
+                answer = running.engines["pod-0"].answer(10.0)
+                assert answer.state
+                able = answer.state.capabilities.model_copy(update={"graph_requests": graphs})
+                step = running.take([changed(answer, capabilities=able)])
+        return step.table[256]
+
+    assert at_256({}) == 1
+    assert at_256({5: 64, 3: 96, 2: 128, 1: 192, 0: 256}) == 0

@@ -8,8 +8,7 @@ import pytest
 
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.status import ServingStatus, Tier
-from paceline_operator.tuning.arithmetic import by_k, positions
-from paceline_operator.tuning.explain import explain_text, status_fields
+from paceline_operator.tuning.explain import status_fields
 from paceline_operator.tuning.model import Engine, Step
 from tests.unit.simulated import GOOD, POOR, Loop, fixed, grid, workload
 
@@ -147,36 +146,10 @@ def test_an_engine_that_has_not_decoded_yet() -> None:
     assert (status.k, status.buckets, status.load_requests) == ("", [], None)
 
 
-def test_positions_add_up_to_the_length() -> None:
+def test_survival_adds_up_to_the_length() -> None:
     loop = Loop.of(DENSE, workload("gsm8k"), noise=0.02)
     loop.engines["pod-0"].fires = 0.5
-    step = loop.run(20, 16)
-    found = step.buckets[0].candidates[0]
-    rows = positions(found)
-    assert len(rows) == found.k == 5
-    assert 1 + sum(row.marginal for row in rows) == pytest.approx(found.acceptance_length.value, rel=0.03)
-    survival = 1.0
-    for row in rows:
-        assert row.conditional is not None
-        survival *= row.conditional
-        assert row.survival == pytest.approx(survival)
-        assert row.marginal == pytest.approx(0.5 * row.survival, rel=0.1)
-    assert positions(step.buckets[0].candidates[-1]) == ()
-    lengths = [(row.k, row.per_position) for row in by_k(step.buckets[0])]
-    assert lengths[-1][1] == pytest.approx(1.0)
-    assert lengths[0][1] == pytest.approx(found.acceptance_length.value / 6)
-
-
-def test_the_text_shows_the_arithmetic() -> None:
-    loop = Loop.of(DENSE, workload("gsm8k"), noise=0.02)
-    step = loop.run(20, 64)
-    text = explain_text(step)
-    for expected in (
-        "table: from 1: k 5",
-        "load 64: k 1 in force, observed",
-        "against k=0 in the same engines",
-        "per position",
-        "survival  conditional  adds tokens",
-    ):
-        assert expected in text
-    assert explain_text(Loop.of(DENSE, fixed(GOOD)).take([])).startswith("Holding: k holds: NoPods")
+    found = loop.run(20, 16).buckets[0].candidates[0]
+    assert len(found.survival) == found.k == 5
+    assert 1 + sum(found.survival) == pytest.approx(found.acceptance_length.value, rel=0.03)
+    assert found.firing_rate == pytest.approx(0.5, abs=0.05)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.protocol import LOAD_EDGES
+from paceline_engine.protocol import LOAD_EDGES, MAX_K
 from paceline_operator.tuning.goodput import Scores, goodput
 from paceline_operator.tuning.load import buckets_of
 from paceline_operator.tuning.prior import boot_table
-from paceline_operator.tuning.solve import choose, table
+from paceline_operator.tuning.solve import between, choose, table
 
 LADDER = (5, 3, 2, 1, 0)
 
@@ -99,6 +99,16 @@ def test_a_limit_nothing_keeps_leaves_the_fastest() -> None:
     assert choice.k == 3
     assert choice.limited
     assert not choose(scores(GOODPUT), 3, 0.01, limit_seconds=0.001).limited
+
+
+def test_a_table_that_falls_is_preferred_within_the_noise_only() -> None:
+    near = scores({**GOODPUT, 3: 110.0, 2: 109.0}, error=0.02)
+    assert choose(near, 0, 0.01).k == 3
+    assert choose(near, 0, 0.01, bounds=(1, 2)).k == 2
+    assert choose(scores({**GOODPUT, 3: 120.0, 2: 109.0}, error=0.02), 0, 0.01, bounds=(1, 2)).k == 3
+    assert between({8: 5, 64: 1}, 16) == (1, 5)
+    assert between({8: 1, 64: 5}, 16) is None
+    assert between({}, 16) == (0, MAX_K)
 
 
 def test_goodput_has_the_interval_of_its_parts() -> None:

@@ -13,7 +13,9 @@ from pydantic import Field
 from paceline_operator.api.base import ApiModel, Timestamp
 from paceline_operator.api.conditions import Conditions
 
-K = Annotated[int, Field(ge=0, le=32)]
+MAX_K = 32
+"""Largest k that a table row can say."""
+K = Annotated[int, Field(ge=0, le=MAX_K)]
 
 
 class TableRow(ApiModel):

@@ -30,7 +30,16 @@ from paceline_operator.tuning import (
     tell,
     verification,
 )
-from paceline_operator.tuning.engines import LARGEST_GENERATION, Fleet, is_silent, push, same, sort, verifications
+from paceline_operator.tuning.engines import (
+    LARGEST_GENERATION,
+    Fleet,
+    graphs,
+    is_silent,
+    push,
+    same,
+    sort,
+    verifications,
+)
 from paceline_operator.tuning.goodput import Board, Scores, board, view
 from paceline_operator.tuning.intake import News
 from paceline_operator.tuning.load import Load
@@ -117,7 +126,7 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     state = _guarded(errors, "account", state, lambda: _booked(state, scores, news, seconds))
     table = state.table
     made: dict[int, Move] = {}
-    state, made = _guarded(errors, "decide", (state, made), lambda: _decide(settings, state, scores, news))
+    state, made = _guarded(errors, "decide", (state, made), lambda: _decide(settings, state, scores, fleet, news))
     state = _guarded(errors, "verification", state, lambda: _verified(settings, state, scores, fleet, news, modes))
     state = _guarded(errors, "ttft", state, lambda: _ttft(settings, state, fleet))
     state = _guarded(errors, "table", state, lambda: amended(state, table=_table(settings, state)))
@@ -153,7 +162,9 @@ def _guarded(errors: list[str], name: str, otherwise: T, link: Callable[[], T]) 
         return otherwise
 
 
-def _decide(settings: Settings, state: TunerState, scores: Board, news: News) -> tuple[TunerState, dict[int, Move]]:
+def _decide(
+    settings: Settings, state: TunerState, scores: Board, fleet: Fleet, news: News
+) -> tuple[TunerState, dict[int, Move]]:
     """Latch, confirm and move the observed loads."""
     decided: dict[int, Decided] = {**state.decided}
     made: dict[int, Move] = {}
@@ -168,7 +179,8 @@ def _decide(settings: Settings, state: TunerState, scores: Board, news: News) ->
                 continue
             earlier = state.base[load] != settings.boot_table[load]
             at = scores.at(load)
-            decided[load], move = moves.advance(decided[load], at, settings, earlier, state.now, news.turned)
+            bounds = solve.between({other: one.k for other, one in decided.items()}, load)
+            decided[load], move = moves.advance(decided[load], at, settings, earlier, state.now, news.turned, bounds)
             if move is not None:
                 made[load] = move
         for load in state.load.shares:
@@ -179,21 +191,27 @@ def _decide(settings: Settings, state: TunerState, scores: Board, news: News) ->
                 held[load] = (state.now + 2 * span, min(2 * span, moves.LONGEST_HELD_SECONDS))
     auto = state.auto
     if made or len(decided) > len(state.decided):
-        base = _expected(state)
+        base = _expected(state, graphs(fleet))
         auto = solve.table(base, {load: at.k for load, at in decided.items()}, state.cost.loads)
         return amended(state, decided=decided, auto=auto, held=held), made
     return amended(state, decided=decided), made
 
 
-def _expected(state: TunerState) -> tuple[int, ...]:
+def _expected(state: TunerState, graphed: Mapping[int, int]) -> tuple[int, ...]:
     """The table before decisions: where acceptance is known, the k with the best goodput by borrowed cost at each load
-    that was never seen."""
-    lengths, away = acceptance.lengths(state.acceptance), set(cost.measured(state.cost))
-    loads = [load for load in state.cost.loads if load not in away]
-    if not loads or not lengths.known.all() or len(away) < 2:
+    that was never seen. Past the last full graph (`graphed`: k -> requests) cost jumps, which nothing borrowed tells:
+    such a k is no guess."""
+    lengths, seen = acceptance.lengths(state.acceptance), set(cost.measured(state.cost))
+    loads = [load for load in state.cost.loads if load not in seen]
+    if not loads or not lengths.known.all() or len(seen) < 2:
         return state.base
     scores = board(lengths, state.cost, state.direct, loads)
-    best = [scores.ladder[row] for row in scores.log_goodput.argmax(axis=1).tolist()]
+    log = scores.log_goodput.copy()
+    if graphed:
+        most = np.asarray([graphed.get(k, 0) for k in scores.ladder])
+        missed = np.asarray(loads)[:, None] > most[None, :]
+        log[missed & ~missed.all(axis=1, keepdims=True)] = -np.inf
+    best = [scores.ladder[row] for row in log.argmax(axis=1).tolist()]
     return solve.overlaid(state.base, dict(zip(loads, best, strict=True)), state.cost.loads)
 
 

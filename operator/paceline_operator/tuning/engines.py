@@ -94,6 +94,14 @@ def is_silent(engine: Engine) -> bool:
     return not samples.cells and not samples.acceptance and not any(samples.excluded_steps.values())
 
 
+def graphs(fleet: Fleet) -> dict[int, int]:
+    """k -> the most requests for which every live engine replays a full graph; empty where any of them has none."""
+    each = [engine.state.capabilities.graph_requests for engine in fleet.live if engine.state is not None]
+    if not each or not all(each):
+        return {}
+    return {k: min(found.get(k, 0) for found in each) for k in set().union(*each)}
+
+
 def push(
     fleet: Fleet,
     current: Policy | None,

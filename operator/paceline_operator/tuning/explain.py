@@ -1,4 +1,4 @@
-"""What people are told: status fields, and the arithmetic behind them."""
+"""What people are told: status fields, with the numbers behind each decision."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TypedDict
 from paceline_engine.protocol import compress
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.status import (
+    MAX_K,
     BucketStatus,
     DecisionRecord,
     GoodputRow,
@@ -17,7 +18,6 @@ from paceline_operator.api.status import (
     Tier,
     VerificationMode,
 )
-from paceline_operator.tuning import arithmetic
 from paceline_operator.tuning.model import BucketView, Candidate, Step
 from paceline_operator.tuning.state import TunerState
 
@@ -25,8 +25,6 @@ NOTABLE_CHANGE = 0.05
 """Measured numbers in status stay as they are until one of them changed by more than this."""
 LARGEST = 2**53
 """Engines' numbers may add up to anything, but one field that is too large keeps all of status from being stored."""
-MAX_K = 32
-"""Of TableRow."""
 MAX_DECISIONS, MAX_PODS, MAX_BUCKETS, MAX_ROWS, MAX_KS = 20, 64, 24, 64, 16
 MAX_EVIDENCE = 5
 """Decisions with their numbers: 2 KB each."""
@@ -104,21 +102,6 @@ def _decisions(newest_first: Sequence[DecisionRecord]) -> list[DecisionRecord]:
     """Of the older ones the numbers go: their messages have those that mattered."""
     older = (record.model_copy(update={"candidates": []}) for record in newest_first[MAX_EVIDENCE:MAX_DECISIONS])
     return [*newest_first[:MAX_EVIDENCE], *older]
-
-
-def explain_text(step: Step) -> str:
-    """The arithmetic of a pass: what is in force and why, and for every load that was seen the numbers behind it."""
-    ratio = step.ratio_to_k0
-    lines = [f"{step.reason}: {step.message}", f"table: {_told(step.table)} (generation {step.generation})"]
-    if _recommends(step):
-        lines.append(f"recommended: {_told(step.recommended_table or ())}")
-    if ratio is not None:
-        lines.append(f"against k=0 in the same engines: {ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
-    return "\n".join([*lines, *(arithmetic.text(view) for view in step.buckets)])
-
-
-def _told(table: Sequence[int]) -> str:
-    return ", ".join(f"from {start}: k {k}" for start, k in compress(table))
 
 
 def _k(step: Step, in_force: int) -> str:

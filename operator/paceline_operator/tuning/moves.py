@@ -69,13 +69,20 @@ def first(scores: Scores, entry: int, now: float) -> Decided:
 
 
 def advance(
-    past: Decided, scores: Scores, settings: Settings, decided_before: bool, now: float, changed: bool
+    past: Decided,
+    scores: Scores,
+    settings: Settings,
+    decided_before: bool,
+    now: float,
+    changed: bool,
+    bounds: tuple[int, int] | None = None,
 ) -> tuple[Decided, Move | None]:
-    """One more window of evidence: confirm, move, or stay. `changed`: it brought another traffic, or another cost."""
+    """One more window of evidence: confirm, move, or stay. `changed`: it brought another traffic, or another cost.
+    `bounds`: the ks between which the table would fall with the load."""
     past = replace(past, turned=True) if changed and not past.turned else past
     windows = min(past.windows, FIRST_WINDOWS) + 1
     restless = past.restless * 0.5 ** (max(0.0, now - past.moved) / RESTLESS_HALF_LIFE_SECONDS)
-    choice = choose(scores, past.k, settings.min_gain, restless, settings.tpot_limit_seconds)
+    choice = choose(scores, past.k, settings.min_gain, restless, settings.tpot_limit_seconds, bounds)
     if choice.k == past.k:
         quiet = past.pending == NOBODY and past.windows == windows
         return past if quiet else replace(past, pending=NOBODY, windows=windows), None

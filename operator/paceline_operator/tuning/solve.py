@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from paceline_engine.protocol import MAX_K
 from paceline_operator.tuning.goodput import Scores
 
 STANDARD_ERRORS = 2.0
@@ -30,13 +31,19 @@ class Choice:
 
 
 def choose(
-    scores: Scores, incumbent: int, min_gain: float, restless: float = 0.0, limit_seconds: float | None = None
+    scores: Scores,
+    incumbent: int,
+    min_gain: float,
+    restless: float = 0.0,
+    limit_seconds: float | None = None,
+    bounds: tuple[int, int] | None = None,
 ) -> Choice:
     """The best known k at a load, or the incumbent where the best is not better by more than the tie band.
 
     The band is max(min_gain, two standard errors of the difference), to k=0 one standard error; `restless`, the recent
     changes here (decaying), widens it, so that noise cannot make a cell flap. `limit_seconds` (time per output token)
-    removes candidates; where it removes all, the fastest stays a candidate.
+    removes candidates; where it removes all, the fastest stays a candidate. Of several that are better, one within
+    `bounds` (what the neighbouring loads have) is taken where that costs less than the noise.
     """
     known = [k for k, there in zip(scores.ladder, scores.known.tolist(), strict=True) if there]
     if incumbent not in known:
@@ -53,6 +60,9 @@ def choose(
     bands = {k: _band(errors[k], min_gain, restless, off=k == 0) for k in within}
     better = [k for k in within if k != incumbent and math.expm1(gains[k]) > bands[k]]
     best = max(better, key=gains.__getitem__, default=incumbent)
+    if bounds is not None and better and not bounds[0] <= best <= bounds[1]:
+        smooth = [k for k in better if bounds[0] <= k <= bounds[1] and gains[best] - gains[k] <= errors[best]]
+        best = max(smooth, key=gains.__getitem__, default=best)
     shown = best if better else fastest
     return Choice(best, math.expm1(gains[shown]), bands.get(shown, min_gain))
 
@@ -86,6 +96,14 @@ def table(base: Sequence[int], decided: Mapping[int, int], loads: Sequence[int])
         dense[load:end] = [min(max(k, low), high) for k in dense[load:end]]
     dense[0] = dense[1]
     return tuple(dense)
+
+
+def between(decided: Mapping[int, int], load: int) -> tuple[int, int] | None:
+    """Smallest and largest k at `load` with which the table falls from its decided neighbour below to the one above;
+    None where these rise themselves."""
+    more, less = [one for one in decided if one > load], [one for one in decided if one < load]
+    low, high = decided[min(more)] if more else 0, decided[max(less)] if less else MAX_K
+    return (low, high) if low <= high else None
 
 
 def overlaid(dense: tuple[int, ...], rows: Mapping[int, int], loads: Sequence[int]) -> tuple[int, ...]:
