@@ -168,9 +168,6 @@ def test_the_command_writes_the_report_and_says_what_it_says(tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     assert "serving: better at 4 (1.70×)" in result.output
     assert (tmp_path / "report" / "report.html").stat().st_size > 10_000
-    again = RUNNER.invoke(app, ["experiment", "report", str(tmp_path), "-o", str(tmp_path / "other")])
-    assert again.exit_code == 0
-    assert (tmp_path / "other" / "report.json").is_file()
 
 
 @pytest.mark.parametrize(
