@@ -147,10 +147,10 @@ def firing_rates(acceptance: Acceptance) -> list[float | None]:
 
 def _decayed(past: Acceptance, seconds: float) -> Acceptance:
     keep = 0.5 ** (seconds / HALF_LIFE_SECONDS)
-    total = float(past.request_steps.sum()) * keep
-    keep *= min(1.0, MEMORY_REQUEST_STEPS / total) if total > 0 else 1.0
     slow = 0.5 ** (seconds / OWN_HALF_LIFE_SECONDS)
-    return amended(past, counts=past.counts * keep, windows=past.windows * keep, own_counts=past.own_counts * slow)
+    # Each k by itself: the k in force must not push those out that only bursts tell of.
+    rows = keep * np.minimum(1.0, MEMORY_REQUEST_STEPS / np.maximum(keep * past.counts[:, :1], 1.0))
+    return amended(past, counts=past.counts * rows, windows=past.windows * keep, own_counts=past.own_counts * slow)
 
 
 def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Array:
