@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from paceline_operator.experiment import bench, enginelog, enginemetrics, results
 from paceline_operator.experiment.results import Methods, ResultError, VariantResult, Window
 
+RECORDED = Path(__file__).parents[1] / "data" / "experiments" / "bench-serve.json"
 STARTED = datetime(2026, 11, 29, 22, 0, tzinfo=UTC)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -55,6 +56,24 @@ def test_one_run_becomes_a_window() -> None:
     assert found.firing_rate == pytest.approx(10 / (16 - 2 - 4))
     assert found.tokens_per_second == 4.0
     assert found.decode_tokens_per_second == pytest.approx(16 / (4.0 - 2 * 0.2 / 2))
+
+
+def test_a_file_of_vllms_own_is_read_to_the_figures_of_its_own_summary() -> None:
+    content = RECORDED.read_bytes()
+    found, said = window(content), json.loads(content)
+    for name, quantiles in {"ttft": found.client.ttft, "tpot": found.client.tpot, "itl": found.client.itl}.items():
+        assert quantiles
+        assert quantiles.mean == pytest.approx(said[f"mean_{name}_ms"])
+        assert quantiles.p50 == pytest.approx(said[f"median_{name}_ms"])
+        assert quantiles.p99 == pytest.approx(said[f"p99_{name}_ms"])
+    assert found.client.e2e
+    assert found.client.e2e.p99 == pytest.approx(said["p99_e2el_ms"])
+    assert found.tokens_per_second == pytest.approx(said["output_throughput"])
+    assert (found.requests, found.errors) == (6, {"other": 2})
+    assert found.acceptance
+    assert 1 + found.acceptance.accepted / found.acceptance.drafts == pytest.approx(
+        said["spec_decode_acceptance_length"]
+    )
 
 
 def test_no_text_of_a_request_is_kept() -> None:
