@@ -1,6 +1,6 @@
 """One lease of a machine with two H200s, whole: two lanes at once, then both GPUs as one engine.
 
-Usage: session.py OUT_FOLDER [--seconds 1290] [--lane loop|plugin|text|ranks] [--smollm FOLDER]
+Usage: session.py OUT_FOLDER [--seconds 1290] [--lane loop|plugin|text|ranks|steps] [--smollm FOLDER]
 
 Each lane is a process, each engine another, each stage has its time; what fails is written to lane_*.json with its
 traceback in lane_*.log, and the rest goes on. Results are in OUT_FOLDER as soon as they are measured. Idle engines use
@@ -10,6 +10,10 @@ loop    GPU 0: plugin and schedule (main), no drafter (off), static k twice. Wha
 plugin  GPU 1: main and av. Changes under load, overhead, samples, verification, the tuner with verification.
 ranks   both GPUs: one tensor-parallel engine with av booted, 200 changes.
 text    GPU 1, beside ranks: real weights, batch-invariant and not.
+
+A lane by itself, for a shorter lease after a change of what runs in every step:
+
+steps   both GPUs: ranks, and of `plugin` what does not need av.
 """
 
 from __future__ import annotations
@@ -84,6 +88,18 @@ def ranks(lane: Lane) -> None:
     lane.stage("ranks", 110, lambda lane: changes.ranks(lane, "ranks"))
 
 
+def steps(lane: Lane) -> None:
+    """Both GPUs; main on GPU 0."""
+    lane.boot(
+        [options(8841, "0", "main", kv_gib=26.0), options(8842, "0,1", "ranks", kv_gib=8.0, verification=True)],
+    )
+    lane.stage("ranks", 110, lambda lane: changes.ranks(lane, "ranks"))
+    lane.end("ranks")
+    lane.stage("overhead", 230, lambda lane: arms.overhead(lane, "main"))
+    lane.stage("retune", 90, lambda lane: changes.retune(lane, "main"))
+    lane.stage("sweep", 190, lambda lane: samples.sweep(lane, "main"))
+
+
 def text_lane(lane: Lane, model: Path) -> None:
     """GPU 1, beside ranks."""
     engines = [
@@ -103,7 +119,7 @@ def one_lane(name: str, out: Path, seconds: float, model: Path) -> None:
         if name == "text":
             text_lane(lane, model)
         else:
-            {"loop": loop, "plugin": plugin, "ranks": ranks}[name](lane)
+            {"loop": loop, "plugin": plugin, "ranks": ranks, "steps": steps}[name](lane)
     finally:
         for remote in lane.remotes.values():
             remote.close()
@@ -144,7 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=1290.0)
-    parser.add_argument("--lane", choices=["loop", "plugin", "text", "ranks"])
+    parser.add_argument("--lane", choices=["loop", "plugin", "text", "ranks", "steps"])
     parser.add_argument("--smollm", type=Path, default=Path("/tmp/smollm"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
