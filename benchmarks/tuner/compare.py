@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from benchmarks.tuner import page, picture
-from benchmarks.tuner.contestants import BY_NAME, CONTESTANTS, Contestant, courses, has_acceptance
+from benchmarks.tuner.contestants import BY_NAME, CONTESTANTS, Contestant, courses
 from benchmarks.tuner.ledger import Ledger, ledger
 from paceline_operator.replay.courses import Course
 from paceline_operator.replay.score import Case, Tally, cases, overall, tallies
@@ -77,7 +77,7 @@ def play(task: Task) -> Outcome:
 def tasks(contestant: Contestant, all_courses: Sequence[Course], seeds: int) -> Iterator[Task]:
     """Every course that it can run on, sweep and seed."""
     for index, course in enumerate(all_courses):
-        if has_acceptance(course) or not contestant.needs_acceptance:
+        if contestant.fits(course):
             for sweep in course.sweeps:
                 for seed in range(seeds):
                     yield Task(contestant.name, index, sweep, seed)
@@ -102,12 +102,14 @@ def summary(found: Sequence[Case], spent: Ledger) -> dict[str, Any]:
 
 
 def hindsight(by_contestant: dict[str, list[tuple[Course, list[Case]]]]) -> list[tuple[Course, list[Case]]]:
-    """The best constant of each course, chosen when all was over. A constant's cases differ in nothing but k."""
-    constants = [rows for name, rows in by_contestant.items() if name[0] == "k" and name[1:].isdigit()]
-    return [
-        min(options, key=lambda option: fmean(case.regret_pct for case in option[1]))
-        for options in zip(*constants, strict=True)
-    ]
+    """The best constant of each course, chosen when all was over."""
+    best: dict[int, tuple[Course, list[Case]]] = {}
+    for name, several in by_contestant.items():
+        for course, of_course in several if page.is_constant(name) else ():
+            regret = fmean(case.regret_pct for case in of_course)
+            if id(course) not in best or regret < fmean(case.regret_pct for case in best[id(course)][1]):
+                best[id(course)] = (course, of_course)
+    return list(best.values())
 
 
 def over_time(seed: int = 0) -> dict[str, Any]:

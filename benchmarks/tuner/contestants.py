@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.tuner.bandits import EpsilonGreedy, Ucb
 from benchmarks.tuner.rival import PERIOD_SECONDS, nearest
 from benchmarks.tuner.schedules import DOCUMENTED, PULL_REQUEST, Schedule
-from benchmarks.tuner.sglang import SglangEma
+from benchmarks.tuner.sglang import SLOTS, SglangEma
 from benchmarks.tuner.turbospec import TurboSpec
 from paceline_operator.replay import grids
 from paceline_operator.replay.ask import INTERVAL_SECONDS, Question, material
@@ -25,7 +25,8 @@ GRIDS = (DATA / "grids" / "h200_llama8b_eagle_small.csv", DATA / "grids" / "h200
 PROFILES = (DATA / "grids" / "workload_acceptance.csv", DATA / "grids" / "poor.csv")
 SWITCHES = (("gsm8k", "sharegpt"), ("sharegpt", "poor"), ("poor", "gsm8k"))
 """Each workload comes before another and after one."""
-CONSTANTS = (0, 1, 2, 3, 4, 5, 7)
+CONSTANTS = tuple(range(9))
+"""Every k of the tables and grids."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Contestant:
     make: Callable[[Course, np.random.Generator], Pacer]
     period_seconds: float | None = None
     """None: as the operator's tuner, 10 s."""
-    needs_acceptance: bool = False
-    """Left out where a table does not publish it."""
+    fits: Callable[[Course], bool] = lambda course: True
+    """Whether it can run: it is left out of tables without the ks, or the acceptance, that it needs."""
 
     def course(self, course: Course) -> Course:
         """`course` with this contestant's period, and with noise that is the same in the mean of five seconds."""
@@ -62,7 +63,30 @@ def _constant(k: int) -> Contestant:
     def make(course: Course, _rng: np.random.Generator) -> Pacer:
         return Constant.of(course.setup, nearest(course.setup.ladder, k))
 
-    return Contestant(f"k{k}", f"constant k={k}" if k else "k=0", "", make)
+    return Contestant(
+        f"k{k}", f"constant k={k}" if k else "k=0", "", make, fits=lambda course: k in course.setup.ladder
+    )
+
+
+def has_acceptance(course: Course) -> bool:
+    """Whether the acceptance length of every arm is known."""
+    return all(arm.length is not None for _, truth in course.truths for arms in truth.values() for arm in arms.values())
+
+
+def _has_rows(rows: tuple[tuple[int, int], ...]) -> Callable[[Course], bool]:
+    """Whether a schedule's k at each load, or one beside it, is a candidate."""
+
+    def fits(course: Course) -> bool:
+        wanted = {max(row for row in rows if row[0] <= load)[1] for load in course.loads}
+        return all(abs(nearest(course.setup.ladder, k) - k) <= 1 for k in wanted)
+
+    return fits
+
+
+def _has_candidates(course: Course) -> bool:
+    """Whether SGLang's slots for the loads have a candidate each, and acceptance is told."""
+    slots = {max(start for start in SLOTS if start <= load) for load in course.loads}
+    return has_acceptance(course) and all(set(SLOTS[start][0]) & set(course.setup.ladder) for start in slots)
 
 
 CONTESTANTS = (
@@ -73,12 +97,14 @@ CONTESTANTS = (
         "vLLM's schedule, as first published",
         "https://github.com/vllm-project/vllm/pull/32374",
         lambda course, _: Schedule.of(course.setup, PULL_REQUEST),
+        fits=_has_rows(PULL_REQUEST),
     ),
     Contestant(
         "vllm_documented",
         "vLLM's schedule, as documented",
         "https://docs.vllm.ai/en/latest/features/speculative_decoding/dynamic_speculative_decoding/",
         lambda course, _: Schedule.of(course.setup, DOCUMENTED),
+        fits=_has_rows(DOCUMENTED),
     ),
     Contestant(
         "sglang_ema",
@@ -86,7 +112,7 @@ CONTESTANTS = (
         "https://docs.sglang.io/advanced_features/adaptive_speculative_decoding.html",
         lambda course, _: SglangEma.of(course.setup),
         PERIOD_SECONDS,
-        needs_acceptance=True,
+        _has_candidates,
     ),
     Contestant(
         "turbospec",
@@ -94,7 +120,7 @@ CONTESTANTS = (
         "https://arxiv.org/abs/2406.14066",
         lambda course, rng: TurboSpec.of(course.setup, _profile(course, rng)),
         PERIOD_SECONDS,
-        needs_acceptance=True,
+        has_acceptance,
     ),
     Contestant(
         "ucb",
@@ -112,11 +138,6 @@ CONTESTANTS = (
     ),
 )
 BY_NAME = {one.name: one for one in CONTESTANTS}
-
-
-def has_acceptance(course: Course) -> bool:
-    """Whether the acceptance length of every arm is known."""
-    return all(arm.length is not None for _, truth in course.truths for arms in truth.values() for arm in arms.values())
 
 
 @cache

@@ -28,6 +28,11 @@ DIGITS = {"cases": 0, "within_2pct": 0, "changes_per_hour": 0, "time_below_off_p
 ONLY_GRIDS = frozenset({"gain_kept_pct"})
 
 
+def is_constant(name: str) -> bool:
+    """Whether a contestant is one k for ever."""
+    return name[0] == "k" and name[1:].isdigit()
+
+
 def cells(row: dict[str, Any], group: str) -> list[str]:
     """The figures of one contestant in one group."""
     values = {name: None if name in ONLY_GRIDS and group != "grids" else row[group][name] for name in COLUMNS}

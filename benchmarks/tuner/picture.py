@@ -11,7 +11,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from benchmarks.tuner.page import GROUPS, ordered
+from benchmarks.tuner.page import GROUPS, is_constant, ordered
 
 OWN, OTHER, CONSTANT = "#0b7a4b", "#6b7f99", "#c3cbd6"
 LINES = {"paceline": OWN, "vllm_documented": "#c26a1b", "sglang_ema": "#7a4fa3"}
@@ -44,7 +44,7 @@ def _bars(axes: Axes, result: dict[str, Any], group: str, title: str) -> None:
     rows = list(reversed(ordered(result, group)))
     for place, row in enumerate(rows):
         mean, worst = row[group]["mean_regret_pct"], row[group]["worst_regret_pct"]
-        constant = row["name"] == "hindsight" or (row["name"][0] == "k" and row["name"][1:].isdigit())
+        constant = row["name"] == "hindsight" or is_constant(row["name"])
         color = OWN if row["name"] == "paceline" else CONSTANT if constant else OTHER
         axes.barh(place, min(mean, LARGEST_SHOWN_PCT), color=color, height=0.7)
         axes.annotate(
