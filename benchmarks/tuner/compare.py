@@ -96,7 +96,7 @@ def summary(found: Sequence[Case], spent: Ledger) -> dict[str, Any]:
         **overall(found),
         "gain_kept_pct": round(fmean(kept), 2) if kept else None,
         "time_below_off_pct": round(fmean(below), 2) if below else None,
-        "changes_per_hour": round(fmean(case.changes_per_hour for case in found), 2),
+        "changes_per_hour": round(fmean(case.changes_per_hour for case in found), 2) if found else None,
         **spent.shares(),
     }
 
@@ -189,6 +189,9 @@ def _result(
         for group in ("tables", "grids"):
             of_group = [case for course, several in found[name] if group_of(course) == group for case in several]
             groups[group] = summary(of_group, spent.get((name, group), Ledger()))
+            there = {id(course) for course, _ in found[name] if group_of(course) == group}
+            own = [case.regret_pct for course, several in found[page.OWN] if id(course) in there for case in several]
+            groups[group]["own_mean_regret_pct"] = round(fmean(own), 4) if own else None
         rows.append({"name": name, "label": label, "source": source, **groups})
     return {"seeds": seeds, "contestants": rows, "by_table": by_table(found[page.OWN]), "over_time": over_time()}
 

@@ -15,6 +15,7 @@ COLUMNS = {
     "cases": "cases",
     "mean_regret_pct": "regret, mean %",
     "worst_regret_pct": "worst %",
+    "own_mean_regret_pct": "paceline's there, mean %",
     "steady_mean_regret_pct": "steady, mean %",
     "within_2pct": "within 2 %",
     "gain_kept_pct": "gain kept %",

@@ -55,10 +55,16 @@ def _bars(axes: Axes, result: dict[str, Any], group: str, title: str) -> None:
             va="center",
             fontsize=7.5,
         )
-    axes.set_yticks(range(len(rows)), [row["label"].replace(" of each course, with", ",\nwith") for row in rows])
+    axes.set_yticks(range(len(rows)), [_label(row, group, rows) for row in rows])
     axes.set_xlim(0, LARGEST_SHOWN_PCT * 1.15)
-    axes.set_xlabel("tokens lost against the best k at every load, %")
+    axes.set_xlabel(f"tokens lost against the best k at every load, % (bars end at {LARGEST_SHOWN_PCT:.0f})")
     axes.set_title(title, loc="left", fontweight="bold")
+
+
+def _label(row: dict[str, Any], group: str, rows: list[dict[str, Any]]) -> str:
+    cases, most = row[group]["cases"], max(other[group]["cases"] for other in rows)
+    name = str(row["label"]).replace(" of each course, with", ",\nwith")
+    return name if cases == most else f"{name} ({cases} of {most} cases)"
 
 
 def _over_time(axes: Axes, result: dict[str, Any]) -> None:
