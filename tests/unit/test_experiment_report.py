@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from paceline_operator.cli.app import app
@@ -152,6 +154,42 @@ def test_the_same_files_give_the_same_report(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(path.name for path in first)
+
+
+AMOUNTS = st.floats(0, 1e12) | st.just(0.0) | st.just(5e-324)
+QUANTILES = st.none() | st.builds(Quantiles, mean=AMOUNTS, p50=AMOUNTS, p95=AMOUNTS, p99=AMOUNTS)
+LATENCIES = st.builds(Latency, ttft=QUANTILES, tpot=QUANTILES, itl=QUANTILES, e2e=QUANTILES)
+COUNTS = st.integers(0, 10**15) | st.integers(0, 5)
+WINDOWS = st.builds(
+    Window, load=st.integers(1, 3), round=st.integers(0, 2), seed=COUNTS, started_at=AMOUNTS,
+    seconds=st.floats(1e-3, 1e9), warmed=st.booleans(), tokens=COUNTS, requests=COUNTS,
+    errors=st.dictionaries(st.text(max_size=4), COUNTS, max_size=2), client=LATENCIES, server=LATENCIES,
+    acceptance=st.none() | st.builds(
+        Acceptance, drafts=COUNTS, drafted=COUNTS, accepted=COUNTS,
+        by_position=st.lists(st.floats(0, 1), max_size=4).map(tuple),
+    ),
+    prefix_cache_hit_rate=st.none() | st.floats(0, 1), memory_bytes=st.none() | COUNTS,
+    fault_seconds=st.none() | AMOUNTS,
+)  # fmt: skip
+VARIANTS = st.builds(
+    VariantResult, experiment=st.just("e"), variant=st.just("a"), k=st.integers(0, 64), gpus=st.integers(1, 4096),
+    methods=st.builds(Methods, gpu=st.text(max_size=4)),
+    windows=st.lists(WINDOWS, max_size=5, unique_by=lambda one: (one.load, one.round)).map(tuple),
+    lengths=st.lists(st.builds(LengthPoint, at=AMOUNTS, length=st.floats(1, 65)), max_size=4).map(tuple),
+    warnings=st.lists(
+        st.builds(LogWarning, at=AMOUNTS, event=st.text(max_size=4), kernel=st.text(max_size=4)), max_size=2
+    ).map(tuple),
+)  # fmt: skip
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(VARIANTS, VARIANTS, st.none() | st.floats(0, 1e6))
+def test_whatever_is_in_valid_files_is_told(base: VariantResult, other: VariantResult, price: float | None) -> None:
+    report = build((base.model_copy(update={"variant": "baseline"}), other), price)
+    json.dumps(as_json(report), allow_nan=False)
+    page.html(report, {})
+    windows_csv(report)
+    comparisons_csv(report)
 
 
 def test_an_experiment_that_measured_nothing_has_a_report_too() -> None:

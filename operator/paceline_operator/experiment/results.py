@@ -5,11 +5,12 @@ Lengths, counts and names of kernels are in it, and never the text of a prompt o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paceline_engine.protocol import MAX_K
 from paceline_operator.api.experiment import BASELINE, VariantName
@@ -20,6 +21,10 @@ LARGEST_FILE = 64 * 1024 * 1024
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=10**15)]
 Amount = Annotated[float, Field(ge=0, le=1e12)]
+Milliseconds = Annotated[Amount, AfterValidator(lambda value: round(value, 9))]
+"""To the picosecond, so that nothing above 0 is too small to divide by."""
+LEAST_SECONDS = 1e-3
+"""Less measures nothing: an engine's step takes longer."""
 Text = Annotated[str, Field(max_length=1024)]
 
 
@@ -36,10 +41,10 @@ class Fact(BaseModel):
 class Quantiles(Fact):
     """Of one latency, in milliseconds."""
 
-    mean: Amount
-    p50: Amount
-    p95: Amount
-    p99: Amount
+    mean: Milliseconds
+    p50: Milliseconds
+    p95: Milliseconds
+    p99: Milliseconds
 
 
 class Latency(Fact):
@@ -72,7 +77,7 @@ class Window(Fact):
     seed: Count
     started_at: Amount
     """Unix seconds."""
-    seconds: float = Field(gt=0, le=1e9)
+    seconds: float = Field(ge=LEAST_SECONDS, le=1e9)
     warmed: bool
     """This engine process had served this load's shape before."""
     tokens: Count
@@ -110,7 +115,7 @@ class Window(Fact):
         if self.client.ttft is None:
             return None
         rest = self.seconds - self.requests * self.client.ttft.mean / 1000 / self.load
-        return self.tokens / rest if rest > 0 else None
+        return self.tokens / rest if rest >= LEAST_SECONDS else None
 
     @property
     def firing_rate(self) -> float | None:
@@ -173,10 +178,9 @@ class VariantResult(Fact):
 
     @model_validator(mode="after")
     def _one_window_a_place(self) -> VariantResult:
-        places = [(window.load, window.round) for window in self.windows]
-        for place in places:
-            if places.count(place) > 1:
-                raise ValueError(f"load {place[0]} is there twice in round {place[1]}")
+        places = Counter((window.load, window.round) for window in self.windows)
+        if twice := next((place for place, count in places.items() if count > 1), None):
+            raise ValueError(f"load {twice[0]} is there twice in round {twice[1]}")
         return self
 
 
