@@ -199,7 +199,7 @@ def test_a_profile_starts_warm_counts_half_and_is_corrected() -> None:
     state = state_of(loop.steps[-1])
     kept = warm.learnt(state.acceptance, state.cost)
     assert kept.survival[5][0] == pytest.approx(GOOD[0], abs=0.02)
-    assert kept.step_seconds[32, 3] == pytest.approx(DENSE(32, 3), rel=0.03)
+    assert kept.step_seconds[32, 3] == pytest.approx(DENSE(32, 3), rel=0.05)
     second = Loop.of(DENSE, fixed(GOOD), noise=0.02)
     second.settings = replace(second.settings, profile=kept)
     first = second.run(1, 32)

@@ -73,7 +73,7 @@ def test_while_observing_bursts_are_pushed_and_nothing_else() -> None:
     policy = next(step.policy for step in seen if step.policy)
     assert policy.probe is not None
     share = (policy.probe.settle_steps + policy.probe.burst_steps) / policy.probe.interval_steps
-    assert share == 0.25 <= MAX_PROBE_SHARE
+    assert 0.15 < share <= 0.25 <= MAX_PROBE_SHARE, "of steps: they may take a quarter of the time"
     assert set(policy.probe.ks) == {5, 3, 2, 0}, "all but the k in force"
 
 

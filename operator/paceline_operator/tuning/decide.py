@@ -168,14 +168,15 @@ def _decide(
     """Latch, confirm and move the observed loads."""
     decided: dict[int, Decided] = {**state.decided}
     made: dict[int, Move] = {}
-    held = dict(state.held)
+    # Another traffic is another question.
+    held = {load: (state.now if news.turned else until, span) for load, (until, span) in state.held.items()}
     for load, known in zip(scores.loads, scores.known, strict=True):
         if load not in decided and known.all():
             decided[load] = moves.first(scores.at(load), state.auto[load], state.now)
     if news.learnt and decided:
         stirred = _stirred(settings, decided, scores, news.turned)
         for load in stirred:
-            if load in held and (state.now < held[load][0] and not news.turned):
+            if load in held and state.now < held[load][0]:
                 continue
             earlier = state.base[load] != settings.boot_table[load]
             at = scores.at(load)
@@ -194,7 +195,7 @@ def _decide(
         base = _expected(state, graphs(fleet))
         auto = solve.table(base, {load: at.k for load, at in decided.items()}, state.cost.loads)
         return amended(state, decided=decided, auto=auto, held=held), made
-    return amended(state, decided=decided), made
+    return amended(state, decided=decided, held=held), made
 
 
 def _expected(state: TunerState, graphed: Mapping[int, int]) -> tuple[int, ...]:

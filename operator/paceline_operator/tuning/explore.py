@@ -6,10 +6,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from paceline_engine.protocol import Probe, Samples
 from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS, Array
 from paceline_operator.tuning.cost import Cost
-from paceline_operator.tuning.goodput import Z95, Scores
+from paceline_operator.tuning.goodput import LARGEST_LOG, Z95, Scores
 from paceline_operator.tuning.model import Settings
 
 SETTLE_STEPS, BURST_STEPS = 2, 8
@@ -77,12 +79,17 @@ class Look:
     gains: list[float]
     errors: list[float]
     known: list[bool]
+    slow: list[float]
+    """Step time over that of the k in force."""
 
 
 def look(scores: Scores, in_force: int) -> Look:
     """At `scores` from the k in force; empty where that is not of the ladder."""
-    gains, errors = scores.gains(in_force) if in_force in scores.ladder else ([], [])
-    return Look(scores.load, in_force, gains, errors, scores.known.tolist())
+    if in_force not in scores.ladder:
+        return Look(scores.load, in_force, [], [], [], [])
+    gains, errors = scores.gains(in_force)
+    slow = np.exp(np.minimum(scores.log_step - scores.log_step[scores.ladder.index(in_force)], LARGEST_LOG))
+    return Look(scores.load, in_force, gains, errors, scores.known.tolist(), slow.tolist())
 
 
 def quarantined(past: Quarantine, present: Sequence[Look], ladder: Sequence[int], now: float) -> Quarantine:
@@ -127,17 +134,19 @@ def wish(
     good: set[int] = set()
     better: set[int] = set()
     losses: dict[int, float] = {}
+    slow: dict[int, float] = {}
     for one in present:
-        for k, gain, error in zip(ladder, one.gains, one.errors, strict=False):
+        for k, gain, error, ratio in zip(ladder, one.gains, one.errors, one.slow, strict=False):
             best = gain + (Z95 + LEAVING * (k in probed)) * error
-            losses[k] = max(losses.get(k, 0.0), -math.expm1(min(gain, 0.0)))
+            losses[k] = max(losses.get(k, 0.0), -math.expm1(min(gain, 0.0)) * ratio)
+            slow[k] = max(slow.get(k, 1.0), ratio)
             if k != one.in_force and best > math.log1p(settings.min_gain):
                 better.add(k)
             if best > math.log(BAD_RATIO):
                 good.add(k)
     if observed := [k for k in ladder if k in missing and k not in only]:
-        wanted = _bursts(observed, max(share, OBSERVING_SHARE))
-        return wanted, wanted != current
+        wanted = _bursts(observed, _of_time(max(share, OBSERVING_SHARE), observed, slow))
+        return wanted, current is None or wanted.ks != current.ks or share_of(wanted) < share_of(current) / 2
     alive = {min((k for k in ladder if k > 0), default=0) if 0 in in_force else ladder[-1]}
     if room.full:
         better = {k for k in better if k <= max(in_force)}
@@ -147,6 +156,7 @@ def wish(
     ks = [k for k in ladder if k in kept | stale and k not in only]
     if not ks:
         return None, False
+    share = _of_time(share, ks, slow)
     if not better:
         lost, most = sum(losses.get(k, 0.0) for k in ks) / len(ks), OFF_LOSS if 0 in in_force else SETTLED_LOSS
         rare = share * 0.5 ** max(0, math.ceil(math.log2(max(lost, 1e-6) * share / most)))
@@ -155,8 +165,15 @@ def wish(
     if current is not None and wanted.ks == current.ks and 0.5 <= share_of(wanted) / share_of(current) <= 2:
         wanted = current
     needless = probed - set(ks) - good
-    observing = current is not None and share_of(current) >= max(OBSERVING_SHARE, 1.01 * share)
+    observing = current is not None and share_of(current) > 1.2 * settings.probe_share
     return wanted, observing or bool(needless)
+
+
+def _of_time(share: float, ks: Sequence[int], slow: Mapping[int, float]) -> float:
+    """Share of steps with which bursts of `ks` take no more than `share` of steps, and of time: a step far beyond a
+    cliff may last ten others."""
+    ratio = max(1.0, sum(slow.get(k, 1.0) for k in ks) / len(ks))
+    return share / (share + (1 - share) * ratio)
 
 
 def _rest(k: int, age: float, bad: Quarantine, now: float) -> float:
