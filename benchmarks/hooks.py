@@ -2,8 +2,10 @@
 
 The outputs have the shape of vLLM's with asynchronous scheduling: the next step is scheduled before the last one
 completes, every request drafts k = 3, lengths are drawn from fixed acceptance rates, and a request in 300 tokens ends
-and is followed by another. Microseconds of all four hooks of a step, p50 and p99. With `stats` the scheduler counts
-drafts itself (vLLM's default), without it (--disable-log-stats) the hooks have to. A JSON line for each.
+and is followed by another. Microseconds of all hooks of a step, p50 and p99. With `stats` the scheduler counts drafts
+itself (vLLM's default), without it (--disable-log-stats) the hooks have to. Between two steps of an engine in life
+milliseconds of other work go by, in which the processor forgets the hooks' code and data: `cold` walks through
+COLD_BYTES and some Python of no concern before each hook. A JSON line for each.
 
     python -m benchmarks.hooks
 """
@@ -13,10 +15,12 @@ from __future__ import annotations
 import json
 import platform
 import random
+from fractions import Fraction
 from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import Any
 
+from paceline_engine.digest import Digest
 from paceline_engine.policy import LivePolicy
 from paceline_engine.protocol import Policy, Probe
 from paceline_engine.samples import Recorder
@@ -24,24 +28,28 @@ from paceline_engine.steps import StepHooks
 
 LOADS = (1, 64, 256)
 STEPS = 3000
+COLD_STEPS = 300
+COLD_BYTES = 48 << 20
+"""More than the caches next to a core hold."""
 K = 3
 MAX_K = 7
 RATES = (0.78, 0.60, 0.46)
 TOKENS = 300
-HOOKS = ("begin", "scheduled", "completed", "applied")
 
 
 class Replay:
     """A scheduler that does nothing but have steps, and a clock around the hooks."""
 
-    def __init__(self, load: int, *, stats: bool) -> None:
-        """`load` requests; `stats`: whether the scheduler counts drafts."""
+    def __init__(self, load: int, *, stats: bool, cold: bool) -> None:
+        """`load` requests; `stats`: whether the scheduler counts drafts; `cold`: forget the hooks between steps."""
+        self.memory = bytearray(COLD_BYTES) if cold else b""
         self.log_stats = stats
         self.random = random.Random(load)
         self.policy = LivePolicy((MAX_K,) * 257, MAX_K)
         self.policy.swap(Policy(generation=1, table=(K,) * 257, probe=Probe(ks=(1, 5))))
         self.failures: list[Exception] = []
-        self.hooks = StepHooks(self.policy, Recorder(), live=True, on_failure=self.failures.append)
+        self.digest = Digest(Recorder())
+        self.hooks = StepHooks(self.policy, self.digest, live=True, counted=stats, on_failure=self.failures.append)
         self.serial = 0
         self.requests: dict[str, Any] = {}
         self.fresh: list[str] = []
@@ -114,15 +122,24 @@ class Replay:
         told = SimpleNamespace(spec_decoding_stats=stats) if stats else None
         return {0: SimpleNamespace(outputs=result.sampled_token_ids, scheduler_stats=told)}
 
+    def forget(self) -> None:
+        """What the rest of an engine does to caches."""
+        if self.memory:
+            self.memory.count(1)
+            json.dumps({str(at): [Fraction(at, 7), {"a": at}] for at in range(1, 30)}, default=str, indent=1)
+
     def run(self) -> list[float]:
         """Microseconds in the hooks of each step."""
         spent: list[float] = []
         ahead: list[tuple[Any, int]] = []
-        for _ in range(STEPS):
+        for number in range(COLD_STEPS if self.memory else STEPS):
+            self.forget()
             start = perf_counter_ns()
-            self.hooks.begin()
+            if not self.hooks.in_flight:
+                self.hooks.begin()
             took = perf_counter_ns() - start
             output = self.schedule()
+            self.forget()
             start = perf_counter_ns()
             self.hooks.scheduled(self, output)
             ahead.append((output, took + perf_counter_ns() - start))
@@ -130,27 +147,30 @@ class Replay:
                 continue
             output, took = ahead.pop(0)
             result = self.result(output)
+            self.forget()
             start = perf_counter_ns()
-            step = self.hooks.completed(self, output, result)
+            self.hooks.completed(self, output, result)
             took += perf_counter_ns() - start
             outputs = self.apply(output, result)
+            self.forget()
             start = perf_counter_ns()
-            self.hooks.applied(self, step, result, outputs)
+            self.hooks.applied(self, output, result, outputs)
             spent.append((took + perf_counter_ns() - start) / 1000)
-            del step  # it holds the step's output, whose end is not the hooks' work
+            if not number % 50:  # as often as the control thread, and not the hooks' work
+                self.digest.run()
         assert not self.failures, self.failures
         return sorted(spent)
 
 
 def main() -> None:
-    """Print a line for each load, with the scheduler's counts and without."""
-    for stats in (True, False):
+    """Print a line for each load, with the scheduler's counts and without, warm and cold."""
+    for stats, cold in ((True, False), (True, True), (False, False), (False, True)):
         for load in LOADS:
-            times = Replay(load, stats=stats).run()
+            times = Replay(load, stats=stats, cold=cold).run()
             print(
                 json.dumps(
                     {
-                        "requests": load, "stats": stats, "steps": len(times),
+                        "requests": load, "stats": stats, "cold": cold, "steps": len(times),
                         "p50_us": round(times[len(times) // 2], 1), "p99_us": round(times[len(times) * 99 // 100], 1),
                         "python": platform.python_version(), "machine": platform.machine(),
                     }

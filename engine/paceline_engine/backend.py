@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from paceline_engine.digest import Digest
 from paceline_engine.policy import LivePolicy
 from paceline_engine.protocol import (
     MAX_PROBE_SHARE,
@@ -54,6 +55,7 @@ class Backend:
         capabilities: Capabilities,
         policy: LivePolicy,
         history: History,
+        digest: Digest,
         gauges: Callable[[], Gauges],
         boot_id: str,
         engine_version: str,
@@ -65,6 +67,7 @@ class Backend:
         self._policy = policy
         self._verification = verification
         self._history = history
+        self._digest = digest
         self._gauges = gauges
         self._boot_id = boot_id
         self._engine_version = engine_version
@@ -90,7 +93,7 @@ class Backend:
             k_in_force=self._policy.k_in_force,
             steps_by_k=_counts(self._policy.steps_by_k),
             probe_steps_by_k=_counts(self._policy.probe_steps_by_k),
-            policy_errors=self._failures,
+            policy_errors=self._failures + self._digest.failures,
             lost_windows=self._history.lost_windows,
             probe=plan.probe,
             adaptive_verification=self._verification_state(),
@@ -105,6 +108,7 @@ class Backend:
     def samples(self, cursor: str | None) -> Samples:
         """Body of `GET /samples?cursor=`."""
         self._ready()
+        self._digest.run()
         return self._history.since(cursor, self._gauges())
 
     def push(self, body: bytes) -> PolicyAck:
@@ -150,6 +154,7 @@ class Backend:
 
     def housekeep(self) -> None:
         """Called every half second or so by whoever serves this backend."""
+        self._digest.run()
         self._history.collect()
         if self._verification is not None:
             self._verification.tick()

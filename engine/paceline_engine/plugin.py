@@ -23,6 +23,7 @@ from paceline_engine import exporter
 from paceline_engine.backend import Backend
 from paceline_engine.capabilities import boot_table, missing_seam, probe
 from paceline_engine.control import ControlServer, TokenFiles, TokenMissing
+from paceline_engine.digest import Digest
 from paceline_engine.policy import LivePolicy
 from paceline_engine.protocol import CONTROL_PORT, ENV_CONTROL_HOST, ENV_CONTROL_PORT, ENV_TOKEN_DIRECTORY, Gauges
 from paceline_engine.samples import History, Recorder
@@ -102,22 +103,28 @@ def paced(base: Any) -> Any:
             self._paceline = install(self)
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            if self._paceline:
-                self._paceline.begin()
+            paceline = self._paceline
+            if paceline is not None:
+                if paceline.verification is not None and paceline.verification.due:
+                    paceline.verification.act()  # a call to the workers, before the step is timed
+                if not paceline.hooks.in_flight:
+                    paceline.hooks.begin()
             return super().schedule(*args, **kwargs)
 
         def _update_after_schedule(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._paceline:
-                self._paceline.hooks.scheduled(self, scheduler_output)
+            paceline = self._paceline
+            if paceline is not None:
+                paceline.hooks.scheduled(self, scheduler_output)
             return super()._update_after_schedule(scheduler_output, *args, **kwargs)
 
         def update_from_output(self, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._paceline:
+            paceline = self._paceline
+            if paceline is None:
                 return super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)
-            hooks = self._paceline.hooks
-            step = hooks.completed(self, scheduler_output, model_runner_output)
+            hooks = paceline.hooks
+            hooks.completed(self, scheduler_output, model_runner_output)
             outputs = super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)
-            hooks.applied(self, step, model_runner_output, outputs)
+            hooks.applied(self, scheduler_output, model_runner_output, outputs)
             return outputs
 
         def shutdown(self, *args: Any, **kwargs: Any) -> Any:
@@ -129,19 +136,13 @@ def paced(base: Any) -> Any:
     return Paced
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Installation:
     """What lives in an engine that has the plugin."""
 
     hooks: StepHooks
     server: ControlServer
     verification: VerificationControl | None
-
-    def begin(self) -> None:
-        """Before the scheduler schedules. Calls to the workers come before the step is timed."""
-        if self.verification is not None and self.verification.due:
-            self.verification.act()
-        self.hooks.begin()
 
 
 def install(scheduler: Any) -> Installation | None:
@@ -178,6 +179,7 @@ def _install(scheduler: Any) -> Installation:
     if capabilities.adaptive_verification.supported:
         verification = VerificationControl(executor, on_mode=functools.partial(setattr, policy, "verification"))
     recorder = Recorder()
+    digest = Digest(recorder)
     boot_id = secrets.token_hex(8)
 
     def gauges() -> Gauges:
@@ -195,6 +197,7 @@ def _install(scheduler: Any) -> Installation:
         capabilities=capabilities,
         policy=policy,
         history=History(recorder, boot_id),
+        digest=digest,
         gauges=gauges,
         boot_id=boot_id,
         engine_version=engine_version,
@@ -202,9 +205,10 @@ def _install(scheduler: Any) -> Installation:
     )
     hooks = StepHooks(
         policy,
-        recorder,
+        digest,
         live=capabilities.live_k.supported,
         lag=max(1, int(scheduler.vllm_config.parallel_config.pipeline_parallel_size)),
+        counted=bool(getattr(scheduler, "log_stats", False)),
         on_failure=backend.fail,
     )
     hooks.active = not missing_seam(scheduler)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from sys import maxsize
 
 from paceline_engine.protocol import Policy, Probe, Verification
 
@@ -44,7 +45,34 @@ class Plan:
 
 
 class LivePolicy:
-    """Stands where the scheduler keeps its `batch size -> k` list, and chooses the k of each step."""
+    """Stands where the scheduler keeps its `batch size -> k` list, and chooses the k of each step.
+
+    As long as fewer than `calm_steps` steps are `since_burst`, the plan stays the same and its table gives the k in
+    force for the sampling requests, all that `choose` would do is to add one to `since_burst` and to `steps_by_k`. The
+    step loop may do that itself.
+    """
+
+    __slots__ = (
+        "_burst_k",
+        "_burst_lost",
+        "_burst_step",
+        "_debt",
+        "_held",
+        "_kept",
+        "_next_probe",
+        "_streak",
+        "_taken",
+        "_wanted",
+        "boot",
+        "calm_steps",
+        "k_in_force",
+        "max_k",
+        "plan",
+        "probe_steps_by_k",
+        "since_burst",
+        "steps_by_k",
+        "verification",
+    )
 
     def __init__(self, boot: Sequence[int], max_k: int) -> None:
         """Start with the table `boot` (max_num_seqs + 1 entries); no k above `max_k` is ever answered."""
@@ -61,7 +89,11 @@ class LivePolicy:
         """Table k in force, whether or not a burst covers it; None: take the next wanted k at once."""
         self._wanted = 0
         self._streak = 0
-        self._since_burst = 0
+        self.since_burst = 0
+        """Steps since the last burst, or since there is no probe."""
+        self._kept = 0
+        """The same, put by while there is no probe."""
+        self.calm_steps = 0
         self._burst_step = 0
         """Steps of the running burst so far; 0 = none runs."""
         self._burst_lost = 0
@@ -98,10 +130,12 @@ class LivePolicy:
             self._adopt(plan)
         if plan.policy is None:
             k, phase = self[scheduled], Phase.TABLE
+            self.calm_steps = maxsize
         else:
             wanted = plan.table[min(sampling, len(plan.table) - 1)]
             k, phase = self._burst(plan.probe, self._follow(wanted, plan.dwell))
             k = min(k, self.max_k)
+            self.calm_steps = 0 if self._streak or phase is not Phase.TABLE else self._quiet(plan.probe)
         (self.steps_by_k if phase is Phase.TABLE else self.probe_steps_by_k)[k] += 1
         self.k_in_force = k
         return k, phase
@@ -119,6 +153,10 @@ class LivePolicy:
         """A push takes effect at once: dwell is for changes of load. A burst ends unless the new plan probes alike."""
         if plan.probe != self._taken.probe:
             self._burst_step = self._burst_lost = self._debt = 0
+            if plan.probe is None:
+                self._kept = self.since_burst
+            elif self._taken.probe is None:
+                self.since_burst = self._kept
         self._taken = plan
         self._held = None
 
@@ -148,22 +186,25 @@ class LivePolicy:
         if probe is None:
             return table_k, Phase.TABLE
         length = probe.settle_steps + probe.burst_steps
-        quiet = probe.interval_steps - length
         if self._burst_step >= length + min(self._burst_lost, (MAX_BURST_LENGTHS - 1) * length):
-            self._debt = -(-(self._burst_step - length) * quiet // length)
+            self._debt = -(-(self._burst_step - length) * (probe.interval_steps - length) // length)
             self._burst_step = 0
         if not self._burst_step:
             self._burst_lost = 0
-            self._since_burst += 1
-            if self._since_burst <= quiet + self._debt:
+            self.since_burst += 1
+            if self.since_burst <= self._quiet(probe):
                 return table_k, Phase.TABLE
-            self._since_burst = self._debt = 0
+            self.since_burst = self._debt = 0
             other = self._turn(probe.ks, table_k)
             if other is None:
                 return table_k, Phase.TABLE
             self._burst_k = other
         self._burst_step += 1
         return self._burst_k, Phase.SETTLING if self._burst_step <= probe.settle_steps else Phase.PROBE
+
+    def _quiet(self, probe: Probe | None) -> int:
+        """Steps between two bursts."""
+        return probe.interval_steps - probe.settle_steps - probe.burst_steps + self._debt if probe else maxsize
 
     def _turn(self, ks: tuple[int, ...], table_k: int) -> int | None:
         """The next k in turn that the table does not draft anyway; None if there is none."""

@@ -330,7 +330,8 @@ class Samples(Wire):
     excluded_steps: Counts[str]
     """Steps in no cost cell, by why: mixed (with prompt tokens), idle (the first after a pause), settling (the start
     of a probe burst), transition (another k or another way of verifying than a step before), stalled (far longer than
-    its cell's steps before it), undrafted (k was not drafted, no request could use it), crowded (too many cells)."""
+    its cell's steps before it), undrafted (k was not drafted, no request could use it), crowded (too many
+    cells), missed (nobody counted steps for too long)."""
     steps_by_k: Counts[int]
     """Completed steps by the k they drafted because the table said so, since the cursor."""
     probe_steps_by_k: Counts[int]

@@ -1,7 +1,7 @@
-"""Step samples: counted by the step loop into windows of about a second, handed to readers by cursor.
+"""Step samples: counted by the digest into windows of about a second, handed to readers by cursor.
 
-The step loop only ever adds to its open window and appends sealed ones to a bounded queue; the control thread moves
-them into the history. So a reader can wait or vanish without the engine noticing, and memory stays bounded.
+The digest adds to the open window and appends sealed ones to a bounded queue, which the control thread moves into the
+history. A reader can wait or vanish without the engine noticing, and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -39,18 +39,10 @@ often is how long steps take now."""
 
 @dataclass(slots=True)
 class Step:
-    """Facts of one scheduled step."""
+    """Facts of one completed step."""
 
-    output: object
-    """The scheduler's own output object: what the completion is recognised by."""
-    started: float
-    """When it was scheduled, seconds of the step loop's clock."""
-    overlapped: bool
-    """Whether another step was in flight when this one was scheduled."""
     sampling: int
-    """Requests that get a token."""
-    decoding: int
-    """Of these, those that had one before, so that something could be drafted for them."""
+    """Requests that got a token."""
     k: int
     phase: Phase
     k_before: int
@@ -63,13 +55,13 @@ class Step:
     """How drafts were verified when it was scheduled."""
     excluded: str
     """Why it is in no cost cell; empty where it is."""
-    seconds: float = 0.0
-    """How long it took; known when it completes."""
+    seconds: float
+    """How long it took."""
     request_steps: int = 0
     """Requests whose drafts are counted in the next two; 0 where they are not."""
     drafted: Sequence[int] = ()
     accepted: Sequence[int] = ()
-    """Draft tokens by position; known when it completes."""
+    """Draft tokens by position."""
 
 
 class Pace:
@@ -100,7 +92,7 @@ class Pace:
 
 
 class Recorder:
-    """The step loop's end. `now` is engine uptime in seconds throughout."""
+    """The counting end. `now` is engine uptime in seconds throughout."""
 
     def __init__(self) -> None:
         self.sealed: deque[Window] = deque()
@@ -140,8 +132,12 @@ class Recorder:
                 return True
             else:
                 excluded = CROWDED
-        window.excluded[excluded] = window.excluded.get(excluded, 0) + 1
+        self.exclude(excluded, 1)
         return False
+
+    def exclude(self, reason: str, steps: int) -> None:
+        """Count steps that are in no cost cell."""
+        self._open.excluded[reason] = self._open.excluded.get(reason, 0) + steps
 
     def _pace_of(self, key: CostKey) -> Pace:
         pace = self._paces.get(key)
@@ -185,7 +181,7 @@ class History:
         return self._told_lost
 
     def collect(self) -> None:
-        """Take over what the step loop sealed. Called every half second."""
+        """Take over what is sealed. Called every half second."""
         with self._lock:
             self._collect()
 

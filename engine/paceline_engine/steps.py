@@ -1,7 +1,10 @@
-"""The hooks inside the engine's step loop: choose k when a step is scheduled, measure the step when it completes.
+"""The hooks inside the engine's step loop: choose k when a step is scheduled, note its facts when it completes.
 
 Knows the scheduler's objects by their attributes alone and imports nothing of vLLM. A failure in here is logged once,
 takes the hooks out and hands the scheduler its boot schedule back; it never reaches the engine.
+
+Between two steps a processor forgets Python code and data, so what costs here is how much of both is touched. A step
+like the one before it goes a short way, and whatever can wait is left to the digest in the control thread.
 
 Step time. A synchronous engine schedules a step when the one before is complete: from schedule() to
 update_from_output(). With asynchronous scheduling or pipeline stages the step was scheduled while another still ran:
@@ -17,9 +20,10 @@ from operator import sub
 from time import perf_counter
 from typing import Any
 
+from paceline_engine.digest import MAX_RECORDS, Digest, Regime
 from paceline_engine.policy import LivePolicy, Phase
 from paceline_engine.protocol import MAX_K
-from paceline_engine.samples import Recorder, Step
+from paceline_engine.samples import STALL_FACTOR
 from paceline_engine.windows import positions
 
 CONTEXT_STEPS = 16
@@ -31,95 +35,209 @@ MAX_IN_FLIGHT = 64
 class StepHooks:
     """What the scheduler subclass calls. All methods belong to the step loop's thread."""
 
+    __slots__ = (
+        "__dict__",
+        "_boundary",
+        "_calm",
+        "_clock",
+        "_context_due",
+        "_counted",
+        "_digest",
+        "_fates",
+        "_idle",
+        "_ks",
+        "_live",
+        "_looked",
+        "_now",
+        "_on_failure",
+        "_plan",
+        "_prefilling",
+        "_records",
+        "_regime",
+        "_requests",
+        "_running",
+        "_started",
+        "_table",
+        "active",
+        "in_flight",
+        "policy",
+    )
+
     def __init__(
         self,
         policy: LivePolicy,
-        recorder: Recorder,
+        digest: Digest,
         *,
         live: bool,
         lag: int = 1,
+        counted: bool = False,
         on_failure: Callable[[Exception], None],
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """`live`: choose k, else only measure. `lag`: steps from making a draft to verifying it (pipeline stages)."""
+        """`live`: choose k, else only measure. `lag`: steps from making a draft to verifying it (pipeline stages).
+
+        `counted`: the engine counts drafts itself, so that nobody else has to look at every request.
+        """
         self.policy = policy
-        self.recorder = recorder
         self.active = True
+        self.in_flight: deque[tuple[Any, ...]] = deque(maxlen=MAX_IN_FLIGHT)
+        """Of each: the scheduler's own output object, by which the completion is recognised; the regime; requests that
+        sample; those of them that had a token before; tokens of those; contexts; when it was scheduled, None where
+        another step was in flight."""
+        self._digest = digest
+        self._records = digest.records
         self._live = live
+        self._counted = counted
+        self._looked = False
+        """Whether the engine's counts have been seen to be by position."""
         self._on_failure = on_failure
         self._clock = clock
-        self._boot = clock()
         self._started = 0.0
-        self._completed = 0.0
+        self._now = 0.0
+        """When the tokens of the step that is being applied were there; the next, those of the one before."""
+        self._boundary = 0.0
         self._idle = True
-        self._in_flight: deque[Step] = deque(maxlen=MAX_IN_FLIGHT)
         self._ks: deque[int] = deque(maxlen=lag)
-        self._context = 0.0
+        self._regime = Regime(0, Phase.TABLE, 0, policy.verification, "idle")
+        """Of the last step."""
+        self._plan = policy.plan
+        self._table = policy.plan.table
+        self._calm = 0
+        """As many steps after a burst the regime stays the same, if nothing else happens; 0: it does not."""
         self._context_due = 0
-        """Decode steps until the mean context is computed anew."""
-        self._stats_have_positions = True
-        self._unfinished = (0, 0)
+        """Decode steps until contexts are looked at anew."""
+        self._fates: tuple[Sequence[int], Sequence[int]] | None = None
+        self._running = self._requests = 0
         """Requests running, and all there are, before the tokens of a step are applied."""
         self._prefilling: set[str] = set()
         """Requests seen with prompt tokens left to compute: the only ones that a step can schedule without sampling."""
 
-    @property
-    def uptime(self) -> float:
-        """Seconds since these hooks were made."""
-        return self._clock() - self._boot
-
     def begin(self) -> None:
-        """Before the scheduler schedules."""
+        """Before the scheduler schedules; not needed while a step is in flight."""
         self._started = self._clock()
 
     def scheduled(self, scheduler: Any, output: Any) -> None:
         """When the step is composed and before its drafts are reserved: set its k, remember its facts."""
-        if self.active and output.num_scheduled_tokens:
-            try:
+        if not self.active:
+            return
+        try:
+            requests = len(output.num_scheduled_tokens)
+            policy = self.policy
+            regime = self._regime
+            since = policy.since_burst
+            if (
+                since < self._calm
+                and 0 < requests < len(self._table)
+                and self._table[requests] == (k := regime.k)
+                and policy.plan is self._plan
+                and policy.verification is regime.verification
+                and not output.scheduled_new_reqs
+                and not (cached := output.scheduled_cached_reqs).resumed_req_ids
+                and not getattr(output, "skip_drafts", False)
+            ):
+                policy.since_burst = since + 1
+                policy.steps_by_k[k] += 1
+                output.num_spec_tokens_to_schedule = k
+                contexts = None
+                if not self._context_due:
+                    self._context_due = CONTEXT_STEPS
+                    contexts = cached.num_computed_tokens
+                self._context_due -= 1
+                in_flight = self.in_flight
+                started = None if in_flight else self._started
+                in_flight.append(
+                    (output, regime, requests, requests, output.total_num_scheduled_tokens, contexts, started)
+                )
+            elif requests:
                 self._scheduled(scheduler, output)
-            except Exception as error:
-                self._fail(scheduler, error)
+        except Exception as error:
+            self._fail(scheduler, error)
 
-    def completed(self, scheduler: Any, output: Any, result: Any) -> Step | None:
+    def completed(self, scheduler: Any, output: Any, result: Any) -> None:
         """When the step's tokens are there, before the scheduler trims and applies them."""
-        if self.active and output.num_scheduled_tokens:
-            try:
-                return self._complete(scheduler, output, result)
-            except Exception as error:
-                self._fail(scheduler, error)
-        return None
+        if not self.active:
+            return
+        try:
+            self._now = self._clock()
+            self._running = len(scheduler.running)
+            self._requests = len(scheduler.requests)
+            if not self._counted and result is not None:
+                self._fates = _fates(scheduler, output, result) if output.num_scheduled_tokens else None
+        except Exception as error:
+            self._fail(scheduler, error)
 
-    def applied(self, scheduler: Any, step: Step | None, result: Any, outputs: Any) -> None:
+    def applied(self, scheduler: Any, output: Any, result: Any, outputs: Any) -> None:
         """When the scheduler has applied the step's tokens; `outputs` is what it made of them."""
-        if self.active and result is not None:
-            try:
-                self._applied(scheduler, step, result, outputs)
-            except Exception as error:
-                self._fail(scheduler, error)
+        if not self.active or result is None:
+            return
+        try:
+            in_flight = self.in_flight
+            if in_flight and in_flight[0][0] is output:
+                _, regime, sampling, decoding, tokens, contexts, since = in_flight.popleft()
+            elif output.num_scheduled_tokens:
+                _, regime, sampling, decoding, tokens, contexts, since = self._overtaken(output)
+            else:
+                return
+            running = len(scheduler.running)
+            fates = self._fates
+            emitted = -1
+            if self._counted:
+                emitted = 0
+                fates = None
+                for told in outputs.values():
+                    emitted += len(told.outputs)
+                    if told.scheduler_stats is not None:
+                        fates = told.scheduler_stats.spec_decoding_stats
+                if fates is None:
+                    emitted = -1
+                elif self._looked or self._look(fates):
+                    emitted += fates.num_accepted_tokens
+            if emitted < 0 or running != self._running or len(scheduler.requests) != self._requests:
+                # Somebody stopped, so something may have been cut off: else, who got tokens got one and those accepted.
+                emitted = sum(map(len, result.sampled_token_ids))
+            now = self._now
+            if since is None:
+                since = self._boundary
+            self._boundary = now
+            if regime is not None and (regime.probing or regime.verification is not self.policy.verification):
+                regime = self._judged(regime, now - since)
+            idle = not (running or in_flight)
+            if idle:
+                self._idle = True
+                self._calm = 0
+            if len(self._records) < MAX_RECORDS:
+                self._records.append((regime, sampling, decoding, tokens, contexts, since, now, emitted, fates, idle))
+            else:
+                self._digest.missed_steps += 1
+                self._digest.missed_tokens += emitted
+        except Exception as error:
+            self._fail(scheduler, error)
 
     def _fail(self, scheduler: Any, error: Exception) -> None:
         self.active = False
-        self._in_flight.clear()
+        self.in_flight = deque()
         if self._live:
             scheduler.dynamic_sd_lookup = list(self.policy.boot)
         self._on_failure(error)
 
     def _scheduled(self, scheduler: Any, output: Any) -> None:
+        """The long way: any step."""
+        policy = self.policy
         sampling, decoding, prompt_tokens = self._census(scheduler, output)
-        requests = len(output.num_scheduled_tokens)
         k, phase = output.num_spec_tokens_to_schedule, Phase.TABLE
         if sampling and self._live:
-            k, phase = self.policy.choose(requests, sampling)
+            self._plan = policy.plan
+            self._table = self._plan.table
+            k, phase = policy.choose(len(output.num_scheduled_tokens), sampling)
             output.num_spec_tokens_to_schedule = k
         elif sampling:
-            self.policy.observe(k)
+            policy.observe(k)
         k_before = self._ks[0] if self._ks else k
         if sampling:  # a step of prompt chunks alone drafts nothing that is ever verified
             self._ks.append(k)
-        drafted = output.total_num_scheduled_tokens - prompt_tokens - decoding
-        verified = int(drafted / decoding + 0.5) if decoding else 0
-        context = 0.0
-        if prompt_tokens or verified > MAX_K:
+        tokens = output.total_num_scheduled_tokens - prompt_tokens
+        contexts = None
+        if prompt_tokens or tokens - decoding >= (MAX_K + 0.5) * decoding > 0:
             excluded = "mixed"
             self._context_due = 0
         elif self._idle:
@@ -133,31 +251,21 @@ class StepHooks:
         else:
             excluded = ""
             if not self._context_due:
-                self._context = sum(output.scheduled_cached_reqs.num_computed_tokens) / requests
                 self._context_due = CONTEXT_STEPS
+                contexts = output.scheduled_cached_reqs.num_computed_tokens
             self._context_due -= 1
-            context = self._context
         if excluded and phase is Phase.PROBE:
-            self.policy.lost()
-        overlapped = bool(self._in_flight)
-        self._in_flight.append(
-            Step(
-                output,
-                self._started,
-                overlapped,
-                sampling,
-                decoding,
-                k,
-                phase,
-                k_before,
-                verified,
-                context,
-                self.policy.verification,
-                excluded,
-            )
-        )
+            policy.lost()
+        regime = self._regime
+        facts = (k, phase, k_before, policy.verification, excluded)
+        if facts != (regime.k, regime.phase, regime.k_before, regime.verification, regime.excluded):
+            self._regime = regime = Regime(*facts)
+        steady = self._live and not excluded and self._ks.count(k) == len(self._ks) and not self._prefilling
+        self._calm = policy.calm_steps if steady else 0
+        started = None if self.in_flight else self._started
+        self.in_flight.append((output, regime, sampling, decoding, tokens, contexts, started))
         self._idle = False
-        self.recorder.prompt_tokens += prompt_tokens
+        self._digest.recorder.prompt_tokens += prompt_tokens
 
     def _census(self, scheduler: Any, output: Any) -> tuple[int, int, int]:
         """(requests that will sample, those of them that had a token before, prompt tokens) of a step.
@@ -187,62 +295,30 @@ class StepHooks:
         self._prefilling = still
         return sampling, decoding, prompt_tokens
 
-    def _complete(self, scheduler: Any, output: Any, result: Any) -> Step | None:
-        now = self._clock()
-        step = None
-        while self._in_flight:
-            head = self._in_flight.popleft()
-            if head.output is output:
-                step = head
-                break
-        before, self._completed = self._completed, now
-        self._unfinished = len(scheduler.running), len(scheduler.requests)
-        if step is not None:
-            step.seconds = max(0.0, now - (before if step.overlapped else step.started))
-            if step.verification is not self.policy.verification:
-                if not step.excluded and step.phase is Phase.PROBE:
-                    self.policy.lost()
-                step.excluded = step.excluded or "transition"
-            elif step.decoding:
-                step.request_steps = step.decoding
-                if not self._counted_by_engine(scheduler):
-                    step.drafted, step.accepted = _fates(scheduler, output, result)
-        return step
+    def _overtaken(self, output: Any) -> tuple[Any, ...]:
+        """A completed step that is not the oldest in flight: the completion of those before it never came."""
+        while self.in_flight:
+            step = self.in_flight.popleft()
+            if step[0] is output:
+                return step
+        return output, None, 0, 0, 0, None, self._now
 
-    def _counted_by_engine(self, scheduler: Any) -> bool:
-        """Whether the engine counts drafts itself: the same counts, for which nobody has to look at every request."""
-        return self._stats_have_positions and getattr(scheduler, "log_stats", False)
+    def _look(self, stats: Any) -> bool:
+        """Whether the engine counts drafts by position; if not, they are counted here from the next step on."""
+        self._looked = self._counted = hasattr(stats, "num_draft_tokens_per_pos")
+        return True
 
-    def _applied(self, scheduler: Any, step: Step | None, result: Any, outputs: Any) -> None:
-        stats = _statistics(outputs) if self._counted_by_engine(scheduler) else None
-        if stats and self._unfinished == (len(scheduler.running), len(scheduler.requests)):
-            # Nobody stopped, so nothing was cut off: who got tokens got one, and those accepted.
-            emitted = stats.num_accepted_tokens + sum([len(output.outputs) for output in outputs.values()])
-        else:
-            emitted = sum(map(len, result.sampled_token_ids))
-        self.recorder.generation_tokens += emitted
-        if step is not None:
-            if step.request_steps and stats:
-                self._take(stats, step)
-            if not self.recorder.step(step, emitted) and not step.excluded and step.phase is Phase.PROBE:
-                self.policy.lost()
-        self._idle = not scheduler.running and not self._in_flight
-        self.recorder.tick(self._clock() - self._boot, self._idle)
+    def _judged(self, regime: Regime, seconds: float) -> Regime:
+        """What a step that may be lost to a burst, or during which verification changed, counts as.
 
-    def _take(self, stats: Any, step: Step) -> None:
-        if hasattr(stats, "num_draft_tokens_per_pos"):
-            step.drafted, step.accepted = stats.num_draft_tokens_per_pos, stats.num_accepted_tokens_per_pos
-        else:
-            self._stats_have_positions = False
-            step.request_steps = 0
-
-
-def _statistics(outputs: Any) -> Any:
-    """What the engine counted in this step, given to one of its front ends; None where nothing was verified."""
-    for output in outputs.values():
-        if output.scheduler_stats is not None:
-            return output.scheduler_stats.spec_decoding_stats
-    return None
+        Whether it stood still is the digest's to say, but that is too late for the burst: this is near enough.
+        """
+        changed = regime.verification is not self.policy.verification
+        if regime.probing and (changed or seconds > STALL_FACTOR * regime.shortest):
+            self.policy.lost()
+        elif regime.probing:
+            regime.shortest = min(regime.shortest, seconds)
+        return regime.changed() if changed else regime
 
 
 def _fates(scheduler: Any, output: Any, result: Any) -> tuple[Sequence[int], Sequence[int]]:

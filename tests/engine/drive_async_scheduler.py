@@ -118,7 +118,9 @@ def main() -> None:
             )
             complete(scheduler, in_flight.pop(0))
     state = installed.server._backend.state()
-    installed.hooks.recorder.tick(installed.hooks.uptime + 10, idle=False)
+    digest = installed.server._backend._digest
+    digest.run()
+    digest.recorder.tick(digest.uptime + 10, idle=False)
     samples = installed.server._backend.samples(None)
     scheduler.shutdown()
     told = {"without": without, "steps": steps, "state": state.model_dump(), "samples": samples.model_dump()}

@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline_engine.backend import Backend
 from paceline_engine.control import ControlServer
+from paceline_engine.digest import Digest
 from paceline_engine.policy import LivePolicy
 from paceline_engine.protocol import Capabilities, Feature, Gauges, Verification, VerificationFeature
 from paceline_engine.samples import History, Recorder
@@ -36,6 +37,7 @@ class Parts:
         """`executor`: of an engine that booted with adaptive verification."""
         self.policy = LivePolicy(BOOT, MAX_K)
         self.recorder = Recorder()
+        self.digest = Digest(self.recorder, clock=clock, pause=lambda _: None)
         self.history = History(self.recorder, "boot")
         self.verification = VerificationControl(executor, on_mode=lambda _: None) if executor else None
         if executor:
@@ -53,6 +55,7 @@ class Parts:
             ),
             policy=self.policy,
             history=self.history,
+            digest=self.digest,
             gauges=self.gauges,
             boot_id="boot",
             engine_version="0.32.0",

@@ -21,9 +21,10 @@ class Engine:
         self.failures: list[Exception] = []
         self.hooks = StepHooks(
             self.parts.policy,
-            self.parts.recorder,
+            self.parts.digest,
             live=live,
             lag=lag,
+            counted=stats,
             on_failure=self.failures.append,
             clock=lambda: self.now,
         )
@@ -45,7 +46,8 @@ class Engine:
 
     def schedule(self, chunks: dict[str, int] | None = None, resumed: tuple[str, ...] = ()) -> Any:
         """A step of the named prompt chunks (tokens) and of every request that decodes."""
-        self.hooks.begin()
+        if not self.hooks.in_flight:
+            self.hooks.begin()
         output = self.compose(chunks or {}, resumed)
         self.hooks.scheduled(self, output)
         for name, tokens in output.num_scheduled_tokens.items():
@@ -80,7 +82,7 @@ class Engine:
         result = SimpleNamespace(
             sampled_token_ids=sampled, req_id_to_index={name: at for at, name in enumerate(output.num_scheduled_tokens)}
         )
-        step = self.hooks.completed(self, output, result)
+        self.hooks.completed(self, output, result)
         outputs = {0: SimpleNamespace(outputs=[], scheduler_stats=None), 1: self.count(output, result)}
         for name, tokens in zip(output.num_scheduled_tokens, sampled, strict=True):
             if tokens and (request := self.requests.get(name)):
@@ -91,7 +93,7 @@ class Engine:
             del sampled[result.req_id_to_index[name]][kept:]
         if finished:
             self.finish(finished)
-        self.hooks.applied(self, step, result, outputs)
+        self.hooks.applied(self, output, result, outputs)
 
     def count(self, output: Any, result: Any) -> Any:
         """What vLLM tells a front end, with the statistics of its own loop over the requests."""
@@ -129,6 +131,8 @@ class Engine:
 
     def samples(self) -> Samples:
         self.now += 1.0
+        self.parts.digest.run()
+        assert not self.parts.digest.failures
         self.parts.recorder.tick(self.now, idle=False)
         assert not self.failures
         return self.parts.history.since(None, self.parts.gauges())

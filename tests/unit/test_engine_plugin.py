@@ -141,7 +141,7 @@ def test_a_pushed_table_is_what_the_next_step_reserves_and_drafts(engine: Any) -
 
 def test_a_failing_hook_leaves_the_engine_with_its_boot_schedule(engine: Any, caplog: pytest.LogCaptureFixture) -> None:
     call(engine, "/policy", b'{"generation": 1, "table": [0, 1, 0, 0, 0]}')
-    engine._paceline.hooks.recorder = None
+    engine._paceline.hooks._digest = None
     for _ in range(3):
         assert engine.update_from_output(engine.schedule(), SimpleNamespace(sampled_token_ids=[])) == "outputs"
     assert engine.dynamic_sd_lookup == LOOKUP
@@ -317,7 +317,7 @@ def test_a_failing_hook_gives_verification_back_too(adaptive: Any, caplog: pytes
     )
     scheduler.schedule()
     assert step(executor.workers[0], 8, 3) == 0
-    scheduler._paceline.hooks.recorder = None
+    scheduler._paceline.hooks._digest = None
     for _ in range(3):
         scheduler.update_from_output(scheduler.schedule(), SimpleNamespace(sampled_token_ids=[]))
     assert step(executor.workers[0], 8, 3) > 0

@@ -32,11 +32,7 @@ def step(
     *, sampling: int = 1, k: int = 3, phase: Phase = Phase.TABLE, excluded: str = "", seconds: float = 0.01
 ) -> Step:
     return Step(
-        output=None,
-        started=0.0,
-        overlapped=False,
         sampling=sampling,
-        decoding=sampling,
         k=k,
         phase=phase,
         k_before=k,

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline_engine.digest import MAX_RECORDS
+from paceline_engine.policy import LivePolicy
 from paceline_engine.protocol import Policy, Probe, Verification
 from paceline_engine.steps import CONTEXT_STEPS
 from tests.unit.engine_parts import BOOT, MAX_K, MAX_NUM_SEQS
@@ -246,6 +248,34 @@ def test_the_context_of_many_requests_is_looked_at_now_and_then_and_after_prompt
     assert {cell.context: cell.steps for cell in engine.samples().cells} == {8192: CONTEXT_STEPS, 32768: 1}
 
 
+def test_when_nobody_digests_memory_is_bounded_and_no_step_or_token_is_forgotten() -> None:
+    engine = Engine(stats=True)
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    for _ in range(MAX_RECORDS + 9):
+        engine.step(accepted={"a": 1})
+    assert len(engine.parts.digest.records) == MAX_RECORDS
+    samples = engine.samples()
+    assert samples.excluded_steps == {"mixed": 1, "missed": 10}
+    assert sum(cell.steps for cell in samples.cells) == MAX_RECORDS - 1
+    assert samples.gauges.generation_tokens == 1 + 2 * (MAX_RECORDS + 9)
+
+
+def test_a_record_that_cannot_be_digested_is_told_once_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine()
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    for _ in range(2):
+        engine.parts.digest.records.append((None,))
+    engine.step()
+    engine.parts.backend.housekeep()
+    assert engine.parts.backend.state().policy_errors == 2
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    samples = engine.parts.backend.samples(None)
+    assert (samples.gauges.generation_tokens, engine.parts.digest.failures) == (2, 2)
+    assert engine.hooks.active
+
+
 def test_tokens_cut_off_behind_a_stop_are_not_counted() -> None:
     engine = Engine(stats=True)
     push(engine, (0, 3, 3, 3, 3))
@@ -273,7 +303,44 @@ def test_statistics_without_positions_are_left_and_drafts_counted_here() -> None
     for _ in range(4):
         engine.step(accepted={"a": 1})
     (cell,) = engine.samples().acceptance
-    assert (cell.request_steps, cell.drafted, cell.accepted) == (3, (3, 3), (3, 0))
+    assert (cell.request_steps, cell.drafted, cell.accepted) == (4, (4, 4), (4, 0))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, MAX_NUM_SEQS), st.sampled_from(["", "", "", "push", "probe", "restore", "verify"])),
+        max_size=200,
+    ),
+    st.integers(1, 2),
+)
+def test_the_short_way_of_a_step_answers_and_counts_as_the_policy_would(steps: list[tuple[int, str]], lag: int) -> None:
+    engine = Engine(lag=lag)
+    reference = LivePolicy(BOOT, MAX_K)
+    for name in "abcd":
+        engine.admit(name, prompt=2)
+    for policy in (engine.parts.policy, reference):
+        policy.choose(MAX_NUM_SEQS, MAX_NUM_SEQS)
+    engine.hooks._census = lambda _, output: (len(output.num_scheduled_tokens),) * 2 + (0,)  # type: ignore[method-assign]
+    for generation, (load, event) in enumerate(steps, start=1):
+        for policy in (engine.parts.policy, reference):
+            if event in {"push", "probe"}:
+                probe = Probe(ks=(0, 4), settle_steps=2, interval_steps=20) if event == "probe" else None
+                table = (0, *(5 - (generation * at) % 3 for at in range(1, MAX_NUM_SEQS + 1)))
+                policy.swap(Policy(generation=generation, table=table, dwell_steps=1 + generation % 3, probe=probe))
+            elif event == "restore":
+                policy.restore()
+            elif event == "verify":
+                policy.verification = Verification.ADAPTIVE if generation % 2 else Verification.ALL
+        output = engine.compose(dict.fromkeys("abcd"[:load], 1), ())
+        output.scheduled_new_reqs = []
+        engine.hooks.scheduled(engine, output)
+        engine.complete(output)
+        assert not engine.failures
+        assert output.num_spec_tokens_to_schedule == reference.choose(load, load)[0]
+        reference._burst_lost = engine.parts.policy._burst_lost
+    assert engine.parts.policy.steps_by_k == reference.steps_by_k
+    assert engine.parts.policy.probe_steps_by_k == reference.probe_steps_by_k
+    assert engine.parts.policy.k_in_force == reference.k_in_force
 
 
 def test_without_live_k_it_measures_and_leaves_the_k_alone() -> None:
@@ -285,13 +352,24 @@ def test_without_live_k_it_measures_and_leaves_the_k_alone() -> None:
     assert engine.samples().steps_by_k == {BOOT[1]: 2}
 
 
-@pytest.mark.parametrize("broken", ["num_spec_tokens_to_schedule", "scheduled_new_reqs", "total_num_scheduled_tokens"])
-def test_a_scheduler_of_another_shape_gets_its_boot_schedule_back_and_is_left_alone(broken: str) -> None:
+@pytest.mark.parametrize(
+    ("broken", "steady"),
+    [
+        ("num_spec_tokens_to_schedule", False),  # in a steady step it is only written
+        ("scheduled_new_reqs", False),
+        ("scheduled_new_reqs", True),
+        ("total_num_scheduled_tokens", False),
+        ("total_num_scheduled_tokens", True),
+    ],
+)
+def test_a_scheduler_of_another_shape_gets_its_boot_schedule_back_and_is_left_alone(broken: str, steady: bool) -> None:
     engine = Engine()
     push(engine, (0, 1, 1, 1, 1))
     engine.admit("a", prompt=2)
     engine.step(chunks={"a": 2})
     output = SimpleNamespace(**{name: value for name, value in vars(engine.schedule()).items() if name != broken})
+    if not steady:
+        push(engine, (0, 1, 1, 1, 1))
     engine.hooks.scheduled(engine, output)
     assert [type(failure) for failure in engine.failures] == [AttributeError]
     assert engine.dynamic_sd_lookup == list(BOOT)
@@ -304,8 +382,8 @@ def test_a_result_of_another_shape_does_not_reach_the_engine_either() -> None:
     engine.admit("a", prompt=2)
     engine.step(chunks={"a": 2})
     output = engine.schedule()
-    assert engine.hooks.completed(engine, output, SimpleNamespace(req_id_to_index={})) is None
-    engine.hooks.applied(engine, None, SimpleNamespace(sampled_token_ids=5), {})
+    engine.hooks.completed(engine, output, SimpleNamespace(req_id_to_index={}))
+    engine.hooks.applied(engine, output, SimpleNamespace(sampled_token_ids=5), {})
     assert len(engine.failures) == 1
 
 
