@@ -97,6 +97,9 @@ class SimulatedEngine:
     slow: float = 1.0
     adaptive: Adaptive | None = None
     """Of an engine that booted with adaptive verification, which is then in force until it is told otherwise."""
+    repriceable: bool = False
+    priced: float = 1.0
+    """Factor on its step time under measured prices."""
     max_k: int | None = None
     """0 in an engine without a drafter."""
     boot_id: str = "boot-1"
@@ -130,7 +133,8 @@ class SimulatedEngine:
         """Step seconds and acceptance length at `k` now."""
         if self.adaptive is not None and self.mode is not Verification.ALL and k:
             seconds, length = self.adaptive(self.requests, k)
-            return seconds * self.slow, length
+            told = self.policy.adaptive_verification if self.policy else None
+            return seconds * self.slow * (self.priced if told and told.verify_costs else 1.0), length
         return self.cost(self.requests, k) * self.slow, 1 + self.fires * sum(self.survival(k)[:k])
 
     def restart(self, boot_id: str) -> None:
@@ -272,6 +276,7 @@ class SimulatedEngine:
                     supported=True,
                     present=True,
                     modes=(Verification.ADAPTIVE, Verification.ALL, Verification.CAPPED),
+                    repriceable=self.repriceable,
                 ),
                 max_k=self.ladder[0] if self.max_k is None else self.max_k,
                 ladder=self.ladder,

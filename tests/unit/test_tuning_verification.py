@@ -69,6 +69,25 @@ def test_what_does_not_pay_costs_little_and_rests() -> None:
     assert running.steps[-1].exploration.time_share < 0.08
 
 
+def test_measured_prices_are_an_arm_of_their_own() -> None:
+    """AV priced by the engine's own profile gives nothing here, by measured costs it gives a sixth."""
+    running = loop(gaining(lambda n: 0.97))
+    engine = running.engines["pod-0"]
+    engine.repriceable, engine.priced = True, 1 / 1.2
+    for load in (4, 16, 32, 64):
+        running.run(12, load)
+    running.run(120, 128)
+    assert running.steps[-1].verification is Verification.ADAPTIVE
+    policy = engine.policy
+    assert policy is not None
+    assert policy.adaptive_verification is not None
+    verify = policy.adaptive_verification.verify_costs
+    assert len(verify) > 2
+    assert verify[-1].microseconds > verify[0].microseconds
+    made = [decision for decision in running.decisions if decision.reason is Reason.ADAPTIVE_VERIFICATION]
+    assert "by measured costs" in made[-1].message
+
+
 def test_a_starved_estimate_is_left_at_once_and_for_long() -> None:
     """It admits nothing: one token a step, while k drafts are paid for."""
     running = loop(lambda n, k: (DENSE(n, k), 1.0))

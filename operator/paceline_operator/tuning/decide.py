@@ -36,6 +36,7 @@ from paceline_operator.tuning.engines import (
     graphs,
     is_silent,
     push,
+    repriceable,
     same,
     sort,
     verifications,
@@ -271,8 +272,17 @@ def _verified(
         trained=settings.method in verification.TRAINED_METHODS or load in _measured_adaptive(settings),
         starved=starved,
         capped=Verification.CAPPED in modes,
+        curves=_curves(state, load) if due and repriceable(fleet) else None,
     )
     return amended(state, verified=verification.advance(state.verified, here))
+
+
+def _curves(state: TunerState, load: int) -> verification.Curves | None:
+    """Measured costs, to price adaptive verification by; None where their parts do not add up to what was measured."""
+    found = parts.parts(state.cost)
+    if found is None or found.error > parts.TRUSTED_ERROR:
+        return None
+    return parts.curves(state.cost, found, state.auto[load])
 
 
 def _measured_adaptive(settings: Settings) -> tuple[int, ...]:
@@ -295,10 +305,9 @@ def _mode(state: TunerState, modes: frozenset[Verification], settings: Settings)
     """How the engines are told to verify; None where they cannot be, or are left as they booted."""
     if not modes or settings.mode is not TuningMode.AUTO:
         return None
-    arm = state.verified.arm
-    if arm is not None:
-        return VerificationPolicy(mode=arm.mode, cap=arm.cap)
-    return VerificationPolicy(mode=Verification.ALL) if Verification.ALL in modes else None
+    if Verification.ALL not in modes and state.verified.arm is None:
+        return None
+    return verification.policy(state.verified)
 
 
 def _ttft(settings: Settings, state: TunerState, fleet: Fleet) -> TunerState:

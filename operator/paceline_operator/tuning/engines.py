@@ -94,6 +94,12 @@ def is_silent(engine: Engine) -> bool:
     return not samples.cells and not samples.acceptance and not any(samples.excluded_steps.values())
 
 
+def repriceable(fleet: Fleet) -> bool:
+    """Whether every live engine takes measured costs in place of those it profiled."""
+    features = [engine.state.capabilities.adaptive_verification for engine in fleet.live if engine.state is not None]
+    return bool(features) and all(feature.repriceable for feature in features)
+
+
 def graphs(fleet: Fleet) -> dict[int, int]:
     """k -> the most requests for which every live engine replays a full graph; empty where any of them has none."""
     each = [engine.state.capabilities.graph_requests for engine in fleet.live if engine.state is not None]

@@ -1,7 +1,7 @@
 """A step's cost in parts: fixed, per drafted token, per verified token; and the two curves that re-price AV.
 
 Step seconds are taken as V(requests x (k + 1)) + k x (a + b x requests): verification by tokens, drafting by position.
-Cells of the same number of tokens and other ks tell the two apart. V is linear between knots at doublings of tokens.
+Cells of the same number of tokens and other ks tell the two apart. V is linear between knots, two a doubling of tokens.
 For people, profiles and AV's own prices; choices of k use the measured cells, whose cliffs no such sum has.
 """
 
@@ -66,7 +66,7 @@ def parts(costs: Cost) -> Parts | None:
     requests, ks = loads[rows], np.asarray(costs.ladder, float)[columns]
     seconds = np.exp(costs.mean[: measured.size].reshape(measured.shape)[rows, columns])
     tokens = requests * (ks + 1)
-    count = max(2, int(np.ceil(np.log2(tokens.max() / tokens.min()))) + 1)
+    count = max(2, int(np.ceil(2 * np.log2(tokens.max() / tokens.min()))) + 1)
     knots = np.geomspace(tokens.min(), tokens.max() * 1.0001, count)
     hats = np.stack([np.interp(tokens, knots, row) for row in np.eye(count)], axis=1)
     design = np.concatenate([hats, ks[:, None], (ks * requests)[:, None]], axis=1) / seconds[:, None]

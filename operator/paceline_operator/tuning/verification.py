@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from paceline_engine.protocol import CostCell, Verification
+from paceline_engine.protocol import Cost, CostCell, Verification, VerificationPolicy
 from paceline_operator.api.serving import Method
 from paceline_operator.tuning.acceptance import CLUSTERING, MIN_REQUEST_STEPS
 from paceline_operator.tuning.timing import robust_mean
@@ -42,6 +42,10 @@ STARVED_LENGTH, STARVED_REQUEST_STEPS = 1.02, 256
 no labels any more and does not recover (seen on an H200 with flat draft distributions)."""
 
 
+Curves: TypeAlias = tuple[tuple[Cost, ...], tuple[Cost, ...]]
+"""Microseconds of drafting by requests, and of verifying by tokens."""
+
+
 class Arm(NamedTuple):
     """A way to draft and verify at one load."""
 
@@ -49,6 +53,8 @@ class Arm(NamedTuple):
     k: int
     cap: int | None = None
     """Draft tokens verified a step at most."""
+    priced: bool = False
+    """By measured step costs in place of those that the engine profiled at start."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,8 @@ class Verified:
     started: frozenset[int] = frozenset()
     """Loads at which the prior has had its say."""
     message: str = ""
+    curves: Curves | None = None
+    """Of the arm in force, where it is priced; as they were when its trial began."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,8 @@ class Here:
     starved: bool
     capped: bool
     """The engines can bound what is verified."""
+    curves: Curves | None = None
+    """Measured costs, where they are known and the engines can take them."""
 
 
 def learn(
@@ -130,6 +140,15 @@ def learn(
         log = known.log + weight * (mean - known.log)
         beliefs[at] = Belief(log, (1 - weight) * known.variance, now, known.windows + 1)
     return replace(past, beliefs=beliefs)
+
+
+def policy(state: Verified) -> VerificationPolicy:
+    """How the engines are to verify."""
+    arm = state.arm
+    if arm is None:
+        return VerificationPolicy(mode=Verification.ALL)
+    draft, verify = state.curves if arm.priced and state.curves else ((), ())
+    return VerificationPolicy(mode=arm.mode, cap=arm.cap, draft_costs=draft, verify_costs=verify)
 
 
 def starved(windows: Mapping[str, Iterable[CostCell]]) -> bool:
@@ -246,6 +265,7 @@ def _tried(state: Verified, here: Here) -> Verified:
         state,
         trial=Trial(here.load, arm, passes),
         arm=None if arm.mode is Verification.ALL else arm,
+        curves=here.curves if arm.priced else state.curves,
         next_trial=here.now + passes * here.interval / share,
     )
 
@@ -260,6 +280,8 @@ def _arms(here: Here) -> list[Arm]:
     if most != here.k:
         arms += [Arm(Verification.CAPPED, most, here.load * here.k)] if here.k and here.capped else []
         arms += [Arm(Verification.ADAPTIVE, most)]
+    if here.curves is not None:
+        arms += [arm._replace(priced=True) for arm in arms if arm.mode is Verification.ADAPTIVE]
     return arms
 
 
@@ -276,10 +298,12 @@ def _observed(
                 continue
             mean, _, steps = kept
             arm = Arm(cell.verification, cell.k_drafted)
-            if cell.verification is Verification.CAPPED:
-                if state.arm is None or state.arm[:2] != arm[:2]:
+            if cell.verification is not Verification.ALL:
+                # Neither cap nor prices are in the cell: they are those of the arm in force.
+                if state.arm is not None and state.arm[:2] == arm[:2]:
+                    arm = state.arm
+                elif cell.verification is Verification.CAPPED:
                     continue
-                arm = state.arm
             total = sums.setdefault((cell.load, arm), [0.0, 0.0, 0.0])
             total[0] += mean * steps
             total[1] += cell.emitted * steps / cell.steps
@@ -309,4 +333,4 @@ def _told(arm: Arm) -> str:
         return f"all drafts of k {arm.k} verified"
     if arm.mode is Verification.CAPPED:
         return f"adaptive verification of k {arm.k}, at most {arm.cap} tokens a step,"
-    return f"adaptive verification of k {arm.k}"
+    return f"adaptive verification of k {arm.k}{', by measured costs,' if arm.priced else ''}"
