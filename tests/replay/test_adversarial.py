@@ -55,18 +55,6 @@ def test_a_cost_cliff_appears(load: int, tokens: int, seed: int) -> None:
     assert trial.flapping(10 * MINUTE) == {}
 
 
-@pytest.mark.parametrize(("load", "tokens", "seed"), [(8, 16, 0), (16, 48, 1)])
-def test_a_cost_cliff_goes_again(load: int, tokens: int, seed: int) -> None:
-    """The k in force does not feel that it is gone: only a burst of a k that was bad can tell. They come at intervals
-    that double from when it was found bad, so the way back takes about as long as the cliff was there."""
-    trial = Trial.of(seed=seed)
-    trial.run(6 * MINUTE, load)
-    trial.set(cost=tenant(DENSE, tokens))
-    trial.run(10 * MINUTE, load)
-    trial.set(cost=DENSE)
-    assert settled_after(trial.run(40 * MINUTE, load)) <= 20 * MINUTE
-
-
 @pytest.mark.parametrize(("one", "other"), [(4, 128), (1, 256), (47, 48)])
 def test_a_load_that_alternates_with_the_loop(one: int, other: int) -> None:
     trial = Trial.of(seed=one)
@@ -159,8 +147,6 @@ def test_a_clock_that_jumps(jump: float) -> None:
     assert trial.tables[-1][64] == table[64]
     trial.set(survival=nothing, cost=tenant(DENSE, 64))
     assert settled_after(trial.run(10 * MINUTE, 64)) <= 2 * MINUTE, "it learns on"
-    trial.set(survival=GSM8K, cost=DENSE)
-    assert settled_after(trial.run(10 * MINUTE, 64), 6.0) <= 3 * MINUTE
 
 
 def test_a_clock_that_stands() -> None:
