@@ -97,6 +97,7 @@ class SimulatedEngine:
     slow: float = 1.0
     adaptive: Adaptive | None = None
     """Of an engine that booted with adaptive verification, which is then in force until it is told otherwise."""
+    switchable: bool = True
     repriceable: bool = False
     priced: float = 1.0
     """Factor on its step time under measured prices."""
@@ -273,7 +274,7 @@ class SimulatedEngine:
                 adaptive_verification=VerificationFeature(supported=False, reason="V1")
                 if self.adaptive is None
                 else VerificationFeature(
-                    supported=True,
+                    supported=self.switchable,
                     present=True,
                     modes=(Verification.ADAPTIVE, Verification.ALL, Verification.CAPPED),
                     repriceable=self.repriceable,

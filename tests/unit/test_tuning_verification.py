@@ -140,6 +140,22 @@ def test_an_engine_without_it_is_told_nothing_of_it() -> None:
     assert policy.adaptive_verification is None
 
 
+def test_what_cannot_be_switched_off_is_tuned_as_it_is() -> None:
+    """Its counts of drafts are of those it picked, so tokens and seconds decide."""
+    running = loop(gaining(lambda n: 1.2))
+    running.engines["pod-0"].switchable = False
+    step = running.run(40, 128)
+    assert set(modes(running)) == {None}
+    view = next(view for view in step.buckets if view.load == 128)
+    assert view.observed
+    adaptive = {k: 128 * 0.8 * (1 + sum(EAGLE(k))) / (0.8 * DENSE(128, k) / 1.2) for k in (5, 3, 2, 1)}
+    assert step.k == max(adaptive, key=adaptive.__getitem__)
+    found = {one.k: one for one in view.candidates}
+    assert found[1].goodput.value == pytest.approx(adaptive[1], rel=0.05)
+    assert not found[1].acceptance_known
+    assert step.ratio_to_k0 is not None
+
+
 def test_one_engine_without_it_leaves_the_others_as_they_booted() -> None:
     running = loop(gaining(lambda n: 1.2), count=2)
     running.engines["pod-1"].adaptive = None

@@ -117,13 +117,17 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
     )
 
 
-def learn(past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float, now: float) -> Cost:
-    """`past`, `seconds` older, corrected by what each engine (by name) measured since."""
+def learn(
+    past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float, now: float, every_mode: bool = False
+) -> Cost:
+    """`past`, `seconds` older, corrected by what each engine (by name) measured since; `every_mode`: under adaptive
+    verification too."""
     size = past.features.shape[0]
     covariance = past.covariance + seconds * _drift(size, past.mean.size)
     requests = past.requests * 0.5 ** (seconds / HALF_LIFE_SECONDS)
     aged = amended(past, covariance=covariance, requests=requests)
-    means = {name: cells for name, window in windows.items() if (cells := timings(window, past.loads, past.ladder))}
+    found = {name: timings(window, past.loads, past.ladder, every_mode) for name, window in windows.items()}
+    means = {name: cells for name, cells in found.items() if cells}
     if not means:
         return aged
     contexts = past.contexts * 0.5 ** (seconds / CONTEXT_HALF_LIFE_SECONDS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median_high
 from typing import TypeVar
 
@@ -62,7 +63,7 @@ may be better cost next to nothing, so that fewer can wait."""
 PUBLISH_SECONDS = 60.0
 VIEW_PASSES = 3
 """Passes after which the numbers of the load that is there are shown anew."""
-VIEW_CHANGE = 0.01
+VIEW_CHANGE = 0.025
 """Of log goodput, from which those of another load are."""
 FAILED_LENGTH = 300
 """Of what is said of a link that failed."""
@@ -117,9 +118,10 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
         return tell.step(settings, amended(state, load=Load()), fleet, cursors)
     errors: list[str] = []
     state = intake.present(settings, state, fleet, seconds)
-    state, news = _guarded(errors, "learn", (state, News()), lambda: intake.learn(settings, state, fleet, seconds))
-    state = _guarded(errors, "compare", state, lambda: intake.compare(state, news, seconds))
     modes = verifications(fleet)
+    learnt = partial(intake.learn, settings, state, fleet, modes, seconds)
+    state, news = _guarded(errors, "learn", (state, News()), learnt)
+    state = _guarded(errors, "compare", state, lambda: intake.compare(state, news, seconds))
     if modes:
         state = _guarded(errors, "verify", state, lambda: intake.verify(state, news, seconds))
     lengths = acceptance.lengths(state.acceptance)

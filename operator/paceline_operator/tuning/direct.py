@@ -44,10 +44,16 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Direct:
     return Direct(loads, ladder, request_steps, tokens, windows, logs, squares, ever, told)
 
 
-def learn(past: Direct, cells: Iterable[CostCell], drafts: Iterable[AcceptanceCell], seconds: float) -> Direct:
-    """`past`, `seconds` older, and a window added."""
+def learn(
+    past: Direct,
+    cells: Iterable[CostCell],
+    drafts: Iterable[AcceptanceCell],
+    seconds: float,
+    every_mode: bool = False,
+) -> Direct:
+    """`past`, `seconds` older, and a window added; `every_mode`: under adaptive verification too."""
     if not past.told.all():
-        fates = {cell.k for cell in drafts if cell.request_steps}
+        fates = {cell.k for cell in drafts if cell.request_steps and cell.verification is Verification.ALL}
         past = amended(past, told=past.told | np.asarray([k in fates for k in past.ladder]))
     if past.told.all():
         return past
@@ -58,7 +64,8 @@ def learn(past: Direct, cells: Iterable[CostCell], drafts: Iterable[AcceptanceCe
     now = amended(past, ever=past.ever.copy(), **{name: getattr(past, name) * keep for name in names})
     sums: dict[tuple[int, int], list[int]] = {}
     for cell in cells:
-        if cell.load in past.loads and cell.k_drafted in past.ladder and cell.verification is Verification.ALL:
+        counts = every_mode or cell.verification is Verification.ALL
+        if counts and cell.load in past.loads and cell.k_drafted in past.ladder:
             total = sums.setdefault((past.loads.index(cell.load), past.ladder.index(cell.k_drafted)), [0, 0])
             total[0] += cell.request_steps
             total[1] += cell.emitted

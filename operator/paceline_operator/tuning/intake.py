@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from paceline_engine.protocol import CostCell, Samples, Verification
-from paceline_operator.api.serving import Method
+from paceline_operator.api.serving import Method, TuningMode
 from paceline_operator.tuning import acceptance, baseline, cost, direct, holdout, verification
 from paceline_operator.tuning.engines import Fleet
 from paceline_operator.tuning.load import observe
@@ -42,6 +42,8 @@ class News:
     """Traffic or cost changed."""
     off: Mapping[int, float] = field(default_factory=dict)
     """Load bucket -> step seconds of an engine without a drafter."""
+    every_mode: bool = False
+    """Engines verify as they please."""
 
     def steps(self) -> dict[int, int]:
         """Decode steps by load bucket in this pass."""
@@ -63,8 +65,12 @@ def present(settings: Settings, state: TunerState, fleet: Fleet, seconds: float)
     return amended(state, load=load, lately=lately)
 
 
-def learn(settings: Settings, state: TunerState, fleet: Fleet, seconds: float) -> tuple[TunerState, News]:
-    """Beliefs with what is new."""
+def learn(
+    settings: Settings, state: TunerState, fleet: Fleet, modes: frozenset[Verification], seconds: float
+) -> tuple[TunerState, News]:
+    """Beliefs with what is new. `modes`: how the engines can be told to verify; where they cannot be told to verify
+    all, what k gives under whatever they do is what there is to know."""
+    every_mode = Verification.ALL not in modes or settings.mode is not TuningMode.AUTO
     read = {name: known for name, known in state.read.items() if state.now - known.seen < REMEMBERED_SECONDS}
     news = _fresh(fleet.answering, read, state.now)
     holdouts = _fresh(fleet.holdouts, read, state.now)
@@ -75,13 +81,14 @@ def learn(settings: Settings, state: TunerState, fleet: Fleet, seconds: float) -
     changed = beliefs.changes > state.acceptance.changes
     if changed and settings.method in LOOKUP_METHODS:
         costs = cost.loosened(costs, cost.LOOSENED, state.now)
-    costs = cost.learn(costs, windows, seconds, state.now)
+    costs = cost.learn(costs, windows, seconds, state.now, every_mode)
     cells = [cell for window in windows.values() for cell in window]
     found = News(
         windows=windows,
         current=frozenset(name for name in windows if not news[name].reset),
         learnt=bool(cells) or any(cell.request_steps for cell in drafts),
         turned=changed or costs.changed > state.cost.changed,
+        every_mode=every_mode,
         off={**settings.off_step_seconds, **holdout.step_seconds(samples.cells for samples in holdouts.values())},
     )
     state = amended(
@@ -89,7 +96,7 @@ def learn(settings: Settings, state: TunerState, fleet: Fleet, seconds: float) -
         read=read,
         acceptance=beliefs,
         cost=costs,
-        direct=direct.learn(state.direct, cells, drafts, seconds),
+        direct=direct.learn(state.direct, cells, drafts, seconds, every_mode),
     )
     return state, found
 
@@ -101,7 +108,8 @@ def compare(state: TunerState, news: News, seconds: float) -> TunerState:
     rates: dict[int, list[tuple[int, float, float]]] = {}
     arm = state.verified.arm
     for name in news.current:
-        force, off = _sides(news.windows[name], state.table, arm.mode if arm else Verification.ALL)
+        mode = None if news.every_mode else arm.mode if arm else Verification.ALL
+        force, off = _sides(news.windows[name], state.table, mode)
         for load, (tokens, spent, requests, steps) in force.items():
             k = state.table[load]
             rates.setdefault(load, []).append((k, tokens / spent, requests / steps))
@@ -142,16 +150,16 @@ def _fresh(engines: tuple[Engine, ...], read: dict[str, Read], now: float) -> di
 
 
 def _sides(
-    window: tuple[CostCell, ...], table: tuple[int, ...], mode: Verification
+    window: tuple[CostCell, ...], table: tuple[int, ...], mode: Verification | None
 ) -> tuple[dict[int, list[float]], dict[int, float]]:
     """One engine's window by load: (tokens, seconds, request-steps, steps) at the k in force, and the tokens a second
-    at k=0."""
+    at k=0. `mode`: how drafts are verified at the k in force; None = in any way."""
     sums: dict[tuple[int, bool], list[float]] = {}
     for cell in window:
         if cell.load >= len(table) or cell.seconds <= 0 or not cell.emitted:
             continue
         k = table[cell.load]
-        forced = not cell.probe and cell.k_drafted == k and (cell.verification is mode or not k)
+        forced = not cell.probe and cell.k_drafted == k and (mode in (None, cell.verification) or not k)
         if forced or cell.k_drafted == 0:
             total = sums.setdefault((cell.load, forced), [0.0, 0.0, 0.0, 0.0])
             values = (cell.emitted, cell.seconds, cell.request_steps, cell.steps)

@@ -27,8 +27,11 @@ class Timing:
     request_steps: float
 
 
-def timings(window: Iterable[CostCell], loads: Sequence[int], ladder: Sequence[int]) -> dict[int, Timing]:
-    """Timings by cell index; loads, ks and contexts outside are left out, and steps that adaptive verification cut.
+def timings(
+    window: Iterable[CostCell], loads: Sequence[int], ladder: Sequence[int], every_mode: bool = False
+) -> dict[int, Timing]:
+    """Timings by cell index; loads, ks and contexts outside are left out, and, but for `every_mode`, steps that
+    adaptive verification cut.
 
     Index: (context position * len(loads) + load position) * len(ladder) + ladder position.
     """
@@ -38,7 +41,8 @@ def timings(window: Iterable[CostCell], loads: Sequence[int], ladder: Sequence[i
     for cell in window:
         # Fewer verified than configured is how ngram is: that is part of what k costs. More are drafts of a larger k
         # before. At k=0 nothing is verified, in whichever mode.
-        if cell.k_verified > cell.k_drafted or (cell.verification is not Verification.ALL and cell.k_drafted):
+        cut = cell.verification is not Verification.ALL and cell.k_drafted > 0
+        if cell.k_verified > cell.k_drafted or (cut and not every_mode):
             continue
         row, column = rows.get(cell.load), columns.get(cell.k_drafted)
         if row is None or column is None or (kept := robust_mean(cell)) is None:
