@@ -5,6 +5,7 @@ own samples. Cells nobody measured take their value from neighbours through the 
 variance. What all cells of a window share (a busy machine) is noise common to them, and cancels when two ks of one load
 are compared. Contexts from 8k on add an effect of their own: a level, a slope in the doublings of the load and one in
 k, learnt with the cells. (A Kalman filter on a Gaussian-process prior: Rasmussen and Williams 2006, chapter 2.)
+Over 300 lines because the prior, the update and what is read from the belief are one piece of algebra.
 """
 
 from __future__ import annotations

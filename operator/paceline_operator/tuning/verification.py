@@ -4,6 +4,7 @@ AV is one mode per engine at a time, so it is chosen for the load that is there.
 and gains from requests that differ, which no model of the mean can tell: so its arms (mode, k) are judged by tokens
 over seconds of their own steps, in short trials at an observed load. The prior is off (vllm#52362: 5 to 8 % slower up
 to 32 requests, faster from 64 on), but for a trained confidence head, which starts on from 48 requests.
+Over 300 lines because an arm, its belief, its trial and its rest are read together.
 """
 
 from __future__ import annotations
