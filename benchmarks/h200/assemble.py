@@ -48,7 +48,7 @@ def without_luck(windows: Sequence[Mapping[str, Any]]) -> float:
 
 def plugin(folder: Path) -> dict[str, Any]:
     """The plugin's speed, cost and truth."""
-    lane, retune = read(folder, "lane_plugin"), read(folder, "retune")
+    lane, retune = read(folder, "lane_steps") or read(folder, "lane_plugin"), read(folder, "retune")
     overhead, samples = read(folder, "overhead").get("by_load", {}), read(folder, "samples")
     return {
         "environment": lane.get("engines", {}).get("main"),
@@ -79,7 +79,7 @@ def plugin(folder: Path) -> dict[str, Any]:
 def closed_loop(folder: Path) -> dict[str, Any]:
     """The tuner against every fixed k, the drafter-less engine, and itself with adaptive verification."""
     raw = read(folder, "closed_loop_raw")
-    if not raw.get("fixed"):
+    if not raw.get("down"):  # nothing to score
         return {}
     by_load: dict[str, Any] = {}
     for load, ks in raw["fixed"].items():

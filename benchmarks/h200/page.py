@@ -16,7 +16,7 @@ NOT_MEASURED = "–"
 
 
 def read(name: str) -> dict[str, Any]:
-    """`name`.json of the results; empty where there is none."""
+    """`name`.json of the results (`name` may have folders); empty where there is none."""
     path = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found

@@ -10,15 +10,19 @@ from collections.abc import Callable
 
 from page import NOT_MEASURED, PAGE, PICTURE, interval, number, read, rows, table
 
+LANES = ("loop", "plugin", "ranks", "text", "steps")
+BEFORE = "before_short_way"
+"""Folder of what was measured before steady steps took a short way through the plugin."""
+
 
 def environment() -> list[str]:
     """What was measured on."""
-    lanes = [read(f"lane_{name}") for name in ("loop", "plugin", "ranks", "text")]
-    engines = {name: facts for lane in lanes for name, facts in lane.get("engines", {}).items() if "vllm" in facts}
-    main = next(iter(engines.values()), None)
+    lanes = [read(f"lane_{name}") for name in LANES]
+    engines = [facts for lane in lanes for facts in lane.get("engines", {}).values() if "vllm" in facts]
+    main = next(iter(engines), None)
     if main is None:
         return []
-    boots = sorted(facts["boot_seconds"] for facts in engines.values())
+    boots = sorted(facts["boot_seconds"] for facts in engines)
     return [
         f"{main.get('gpu')}, vLLM {main['vllm']}, torch {main['torch']}, {main['runner']} runner, {main['scheduler']}, "
         f"{main['cudagraph_mode']} graphs. 8B Llama shape with a one-layer EAGLE draft, dummy weights, bfloat16, "
@@ -32,12 +36,12 @@ def stages() -> list[str]:
     """What ran, and what did not and why."""
     body = [
         [f"`{name}`", stage["outcome"].splitlines()[-1][:160].replace("|", "/"), number(stage["seconds"], 0)]
-        for lane in ("loop", "plugin", "ranks", "text")
+        for lane in LANES
         for name, stage in read(f"lane_{lane}").get("stages", {}).items()
     ]
     failed = [
         f"- engine `{name}` did not boot: {facts['failure']}"
-        for lane in ("loop", "plugin", "ranks", "text")
+        for lane in LANES
         for name, facts in read(f"lane_{lane}").get("engines", {}).items()
         if "failure" in facts
     ]
@@ -86,9 +90,15 @@ def changes() -> list[str]:
 
 def costs() -> list[str]:
     """What the plugin, its thread, a schedule and an idle drafter cost."""
-    overhead, boots = read("overhead").get("by_load", {}), read("boots").get("by_load", {})
+    boots = read("boots").get("by_load", {})
     lines: list[str] = []
-    if overhead:
+    for title, name in (
+        ("What the plugin costs", "overhead"),
+        ("What it cost before steady steps took a short way", f"{BEFORE}/overhead"),
+    ):
+        overhead = read(name).get("by_load", {})
+        if not overhead:
+            continue
         body = [
             [
                 load, interval(at["plugin_over_none"]), interval(at["plugin_over_no_thread"]),
@@ -104,8 +114,8 @@ def costs() -> list[str]:
             "hooks of a step, µs p50 / p99",
         )
         lines += [
-            "## What the plugin costs", "",
-            f"Step time with over step time without, in percent, 95 % interval over rounds; k={read('overhead')['k']} "
+            f"## {title}", "",
+            f"Step time with over step time without, in percent, 95 % interval over rounds; k={read(name)['k']} "
             "in one engine whose plugin is taken out and put back between windows of identical fresh requests. The "
             "thread is polled once a second from outside, and compared with no server and no thread at all.",
             "", *table(head, body),
@@ -127,7 +137,14 @@ def costs() -> list[str]:
 
 def truth() -> list[str]:
     """Whether the samples are true."""
-    found, cells = read("samples"), rows("sweep")
+    return [
+        *_truth("Are its samples true", ""),
+        *_truth("Were they before steady steps took a short way", f"{BEFORE}/"),
+    ]
+
+
+def _truth(title: str, folder: str) -> list[str]:
+    found, cells = read(f"{folder}samples"), rows(f"{folder}sweep")
     if not found:
         return []
     ks = list(dict.fromkeys(row["k"] for row in cells))
@@ -146,7 +163,7 @@ def truth() -> list[str]:
         for k, here in found["acceptance_by_k"].items()
     ]
     return [
-        "## Are its samples true", "",
+        f"## {title}", "",
         "Step time in ms, by wall clock outside the plugin:", "", *table(("requests", *(f"k={k}" for k in ks)), step),
         f"The plugin's step time against it, error in percent (largest {number(found['cost_error_pct_max'])}):", "",
         *table(("requests", *(f"k={k}" for k in ks)), cost),
@@ -199,7 +216,12 @@ def closed_loop() -> list[str]:
     """The tuner against hindsight."""
     found = read("closed_loop")
     if "by_load" not in found:
-        return []
+        return [
+            "## The closed loop", "",
+            "Not scored here: the machine went back between the way up (`closed_loop_raw.json`) and the way down. An "
+            "earlier version of the tuner was measured whole: "
+            "[2026-11-29](../benchmarks/results/h200/2026-11-29/README.md).", "",
+        ]  # fmt: skip
     body = []
     for load, at in found["by_load"].items():
         down = at.get("down", {})

@@ -30,7 +30,7 @@ STALL_FACTOR = 4.0
 use, another process. Steps of one cell differ by the width of a bucket, less than twice."""
 OTHER_CELL_FACTOR = 10.0
 """The same for the first step of a cell, which is measured by the last step of another: from k=0 to k=7 at 256 requests
-it is 7 (H200, benchmarks/results/h200/sweep.csv)."""
+it is 7 (H200, benchmarks/results/h200/2026-11-29/sweep.csv)."""
 STALL_CREDIT = 8.0
 STALL_SHARE = 1 / 16
 """Of a cell's steps, so many in a row and this share in the long run are set aside as stalls at most. What happens more

@@ -17,7 +17,7 @@ from scipy import stats
 from paceline_operator.experiment.results import Latency, LogWarning, Methods, Quantiles, VariantResult, Window
 from paceline_operator.experiment.verdict import Basis, Comparison, Judge, Word, compare, holm
 
-RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "h200" / "closed_loop.json"
+RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "h200" / "2026-11-29" / "closed_loop.json"
 LOADS = (1, 32, 64, 128)
 NAMES = ("baseline", "a", "b", "c")
 RESAMPLES = 400

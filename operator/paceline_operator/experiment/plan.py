@@ -31,7 +31,7 @@ class Costs:
 
     boot_seconds: float = 180.0
     """From the start of an engine to its end, measurements apart: an 8B model on one H200 took 145 and 156 s to boot
-    (benchmarks/results/h200)."""
+    (benchmarks/results/h200/2026-11-29)."""
     warm_up_seconds: float = 15.0
     """Of each load's shape."""
     gpus: int = 1
