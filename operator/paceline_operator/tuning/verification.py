@@ -89,7 +89,9 @@ class Verified:
     """In force; None = all drafts are verified."""
     trial: Trial | None = None
     resting: Mapping[tuple[int, Arm], tuple[float, float]] = field(default_factory=dict)
-    """Arm -> not to be tried before, and for how long it rests."""
+    """Arm -> neither to be tried nor chosen before, and for how long it rests."""
+    left_until: float = -math.inf
+    """No arm of AV is tried or started before: its estimate starved."""
     next_trial: float = -math.inf
     stable: tuple[int, int] = (-1, 0)
     """Present load and passes it has been there in a row."""
@@ -167,8 +169,12 @@ def advance(past: Verified, here: Here) -> Verified:
     """One pass: leave a starved estimate, end a trial, choose, and perhaps begin a trial."""
     passes = past.stable[1] + 1 if past.stable[0] == here.load else 1
     state = replace(past, stable=(here.load, passes), message="")
-    if here.starved and state.arm is not None:
-        return _left(state, here)
+    if here.starved:
+        # What the estimate gave before it starved, or gives now, tells nothing of another one.
+        of_all = {at: one for at, one in state.beliefs.items() if at[1].mode is Verification.ALL}
+        state = replace(state, beliefs=of_all)
+        if state.arm is not None:
+            return _left(state, here)
     if state.trial is not None:
         trial = state.trial
         if trial.load == here.load and trial.left > 1:
@@ -184,16 +190,12 @@ def advance(past: Verified, here: Here) -> Verified:
 
 
 def _left(state: Verified, here: Here) -> Verified:
-    until = here.now + STARVED_REST_SECONDS
-    arms = {(at, arm) for at, arm in state.beliefs if arm.mode is not Verification.ALL}
-    arms |= {(here.load, arm) for arm in (state.arm, *_arms(here)) if arm is not None}
     return replace(
         state,
         chosen={},
         arm=None,
         trial=None,
-        resting={**state.resting, **dict.fromkeys(arms, (until, STARVED_REST_SECONDS))},
-        next_trial=until,
+        left_until=here.now + STARVED_REST_SECONDS,
         message=f"adaptive verification off at {here.load} requests: its estimate admits almost nothing while drafts "
         f"are paid for; it is left for {STARVED_REST_SECONDS / 3600:.0f} h",
     )
@@ -201,6 +203,8 @@ def _left(state: Verified, here: Here) -> Verified:
 
 def _started(state: Verified, here: Here) -> Verified:
     """The prior, once per load: on from 48 requests with a trained head."""
+    if here.now < state.left_until:
+        return state
     state = replace(state, started=state.started | {here.load})
     if not here.trained or here.load < TRAINED_LOAD or here.load in state.chosen or here.k == 0:
         return state
@@ -222,6 +226,8 @@ def _chosen(state: Verified, here: Here) -> Verified:
             continue
         if arm.mode is Verification.ALL and arm != everything:
             continue
+        if arm != everything and here.now < resting.get((load, arm), (0.0, 0.0))[0]:
+            continue
         gain = found.log - base.log
         band = max(math.log1p(here.min_gain), STANDARD_ERRORS * math.sqrt(found.variance + base.variance))
         if gain > max(band, won) and (found.windows >= MIN_WINDOWS or arm == everything):
@@ -242,7 +248,7 @@ def _chosen(state: Verified, here: Here) -> Verified:
 
 def _tried(state: Verified, here: Here) -> Verified:
     """Perhaps a trial of an arm that may be better."""
-    if here.now < state.next_trial or state.trial is not None or state.message:
+    if here.now < max(state.next_trial, state.left_until) or state.trial is not None or state.message:
         return state
     everything = Arm(Verification.ALL, here.k)
     incumbent = state.chosen.get(here.load)
