@@ -71,3 +71,4 @@ def test_the_published_table_by_position_to_the_digit() -> None:
 def test_without_a_draft_a_position_gives_one_token() -> None:
     assert positions(()) == ()
     assert positions((0.0, 0.0))[1].conditional is None
+    assert positions((5e-324, 1.0))[1].conditional == 1.0  # a share that no draft can have, and too large a ratio

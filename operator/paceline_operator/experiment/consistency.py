@@ -55,7 +55,7 @@ def positions(survival: Sequence[float]) -> tuple[Position, ...]:
     """The table of a draft, from shares accepted up to each position (non-increasing, in 0 to 1)."""
     lengths = list(accumulate(survival, initial=1.0))
     return tuple(
-        Position(at, share, share / before if before else None, length, length / (at + 1))
+        Position(at, share, min(1.0, share / before) if before else None, length, length / (at + 1))
         for at, (before, share, length) in enumerate(zip((1.0, *survival), survival, lengths[1:], strict=False), 1)
     )
 
