@@ -1,14 +1,28 @@
-"""Which batch sizes get CUDA graphs. A decode step of n requests at k has n * (k + 1) tokens and uses a full graph only
-at a multiple of k + 1; vLLM's own ceiling of 512 tokens leaves larger steps eager."""
+"""Which batch sizes get CUDA graphs. A decode step of n requests at k has n * (k + 1) tokens, and vLLM's own ceiling of
+512 tokens leaves larger steps eager.
+
+A size that one k needs can keep another from its graphs. vLLM (0.33, V2 runner: v1/worker/gpu/cudagraph_utils.py; see
+also vllm#56136) captures each size for every k, rounded up to a multiple of k + 1, and looks for a step's graph at the
+smallest captured token count that holds it and nowhere else: where that count is no multiple of this k + 1, the step
+runs piecewise. So above a few tokens sizes are multiples of all k + 1 at once, as far as that is possible.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import pairwise
+from math import lcm
 
-MAX_SIZES = 96
+MAX_SIZES = 112
 """A graph costs start-up time and memory: 80 sizes at 256 requests booted in 170 s on an H200, vLLM 0.33."""
 STEPS_PER_DOUBLING = (4, 3, 2, 1)
-"""Request counts between n and 2n, from finest: 4 pads a step by at most a fifth, 1 by up to half."""
+"""Sizes between n and 2n, from finest: 4 pads a step by at most a fifth, 1 by up to half."""
+EVERY_SIZE = 64
+"""Tokens up to which every size is captured that some k can have."""
+
+LARGEST_COMMON = 2 * MAX_SIZES
+"""Of the smallest multiple of all k + 1. Every size that a k can have is captured up to there, half of all sizes
+or more; beyond it there would be too many."""
 
 
 def request_counts(max_num_seqs: int, steps_per_doubling: int) -> tuple[int, ...]:
@@ -21,14 +35,54 @@ def request_counts(max_num_seqs: int, steps_per_doubling: int) -> tuple[int, ...
 
 
 def capture_sizes(ladder: Collection[int], max_num_seqs: int) -> tuple[int, ...]:
-    """Ascending graph sizes in tokens: for each k of the ladder multiples of k + 1 up to (k + 1) * max_num_seqs.
+    """Ascending graph sizes in tokens, up to (k + 1) * max_num_seqs for each k of the ladder.
 
-    The finest spacing with at most MAX_SIZES sizes, or the coarsest there is. vLLM itself drops what exceeds
-    max_num_batched_tokens, which no step can exceed either.
+    The finest spacing with at most MAX_SIZES sizes, or the coarsest there is; of the two ways to lay them out the one
+    under which more steps find a graph. vLLM itself drops what exceeds max_num_batched_tokens, which no step can exceed
+    either.
     """
+    fits: list[tuple[int, ...]] = []
     for steps in STEPS_PER_DOUBLING:
-        counts = request_counts(max_num_seqs, steps)
-        sizes = {n * (k + 1) for k in ladder for n in counts}
-        if len(sizes) <= MAX_SIZES:
+        layouts = [_by_requests(ladder, max_num_seqs, steps)]
+        if lcm(*(k + 1 for k in ladder)) <= LARGEST_COMMON:
+            layouts.append(_aligned(ladder, max_num_seqs, steps))
+        fits = [sizes for sizes in layouts if len(sizes) <= MAX_SIZES]
+        if fits:
             break
-    return tuple(sorted(sizes))
+    return max(fits or layouts[:1], key=lambda sizes: sum(covered(sizes, ladder, max_num_seqs).values()))
+
+
+def covered(sizes: Collection[int], ladder: Collection[int], max_num_seqs: int) -> dict[int, float]:
+    """For each k the share of request counts, 1 to max_num_seqs, whose decode step replays a full graph."""
+    widths = [k + 1 for k in ladder]
+    largest = min(max(sizes), max_num_seqs * max(widths))
+    graphs: dict[int, set[int]] = {0: set()}
+    for size in sizes:
+        for width in widths:
+            tokens = -(-size // width) * width
+            if tokens <= largest and tokens // width <= max_num_seqs:
+                graphs.setdefault(tokens, set()).add(width)
+    steps = list(pairwise(sorted(graphs)))
+    return {
+        width - 1: sum(at // width - below // width for below, at in steps if width in graphs[at]) / max_num_seqs
+        for width in widths
+    }
+
+
+def _by_requests(ladder: Collection[int], max_num_seqs: int, steps: int) -> tuple[int, ...]:
+    """For each k multiples of k + 1, at the same request counts."""
+    return tuple(sorted({n * (k + 1) for k in ladder for n in request_counts(max_num_seqs, steps)}))
+
+
+def _aligned(ladder: Collection[int], max_num_seqs: int, steps: int) -> tuple[int, ...]:
+    """Every size that a k can have, and above EVERY_SIZE multiples of all k + 1; the end of each k is among them."""
+    widths = {k + 1 for k in ladder}
+    common, top = lcm(*widths), max(widths) * max_num_seqs
+    dense = min(top, common * -(-EVERY_SIZE // common))
+    sizes = {size for size in range(2, dense + 1) if any(width > 1 and size % width == 0 for width in widths)}
+    size = float(dense)
+    while size < top and len(sizes) <= MAX_SIZES:
+        size *= 2 ** (1 / steps)
+        sizes.add(min(top, common * -(-int(size) // common)))
+    sizes |= {1} | {width * max_num_seqs for width in widths}
+    return tuple(sorted(size for size in sizes if any(size % w == 0 and size // w <= max_num_seqs for w in widths)))
