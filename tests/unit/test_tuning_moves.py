@@ -36,6 +36,7 @@ def scores(
         steps=np.full(5, 100.0),
         known=np.ones(5, dtype=bool),
         outdated=np.zeros(5, dtype=bool),
+        faster=np.zeros(5, dtype=bool),
         told=np.ones(5, dtype=bool),
     )
 

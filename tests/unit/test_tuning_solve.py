@@ -36,6 +36,7 @@ def scores(
         steps=np.full(5, 100.0),
         known=np.asarray([k in known for k in LADDER]),
         outdated=np.zeros(5, dtype=bool),
+        faster=np.zeros(5, dtype=bool),
         told=np.ones(5, dtype=bool),
     )
 

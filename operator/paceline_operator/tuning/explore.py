@@ -32,6 +32,11 @@ LEAVING = 1.0
 KEEP_ALIVE_SECONDS, RARE_SECONDS = 300.0, 3600.0
 """After which a k that was not measured is probed whatever is known of it: one that is not bad, and the longest that a
 bad one rests."""
+NEAR_REST_SECONDS = 600.0
+"""Longest that the bad k nearest to the one in force rests: whether it is good again, nothing else tells. A burst of a
+k four times slower costs 0.1 % of that."""
+ALIVE_SECONDS = 80.0
+"""At k=0, at most between two bursts of the k that tells of a change, whatever they cost."""
 FULL_CACHE = 0.95
 """KV cache use from which a burst of a k above the one in force might preempt a request."""
 QUEUE_SHARE = 0.1
@@ -58,16 +63,22 @@ def headroom(answers: Iterable[Samples]) -> Headroom:
     return Headroom(queued=waiting > max(1.0, QUEUE_SHARE * running), full=full)
 
 
-def lacking(scores: Scores, since_change: Array) -> tuple[int, ...]:
-    """Ladder ks without their minimum count at this load, or not measured since cost or traffic changed."""
+def lacking(scores: Scores, since_change: Array, bad: Quarantine) -> tuple[int, ...]:
+    """Ladder ks without their minimum count at this load, or not measured since cost or traffic changed; and `bad` ones
+    that may have become faster, so that a second look is not put off until they have rested."""
     rows = zip(
         scores.ladder,
         scores.known.tolist(),
         scores.outdated.tolist(),
+        scores.faster.tolist(),
         (scores.told & (since_change < MIN_REQUEST_STEPS)).tolist(),
         strict=True,
     )
-    return tuple(k for k, known, outdated, stale in rows if not known or outdated or (k > 0 and stale))
+    return tuple(
+        k
+        for k, known, outdated, faster, stale in rows
+        if not known or outdated or (k > 0 and stale) or (faster and (scores.load, k) in bad)
+    )
 
 
 @dataclass(frozen=True)
@@ -124,8 +135,8 @@ def wish(
     are not bad do and k=0 (the baseline; at k=0 the smallest other k, whose drafts tell of a change of traffic), as
     rarely as keeps their cost at SETTLED_LOSS. A k that was not seen for long (`ages`, seconds) is tried in any case,
     a bad one at intervals that double; k=0 also while the baseline is `thin`. A k of `current` leaves only when it is
-    clearer than when it came. `pace`: decode steps of an engine in a pass; a burst
-    in each is enough for the baseline.
+    clearer than when it came. `pace`: decode steps of an engine in a pass; a burst in each is enough for the baseline,
+    and for the nearest bad k once it has rested.
     """
     ladder, share = settings.ladder, settings.probe_share
     in_force = [one.in_force for one in present]
@@ -151,16 +162,22 @@ def wish(
     if room.full:
         better = {k for k in better if k <= max(in_force)}
     kept = better or (set() if room.queued else good | alive)
-    stale = {k for k, age in ages.items() if age > (KEEP_ALIVE_SECONDS if k in good else _rest(k, age, bad, now))}
+    rests = {k: KEEP_ALIVE_SECONDS if k in good else _rest(k, age, bad, now) for k, age in ages.items()}
+    # At k=0 the smallest other k tells when the rest are to be measured anew.
+    rests |= {k: RARE_SECONDS for k in rests if 0 in in_force and k not in good | alive}
+    stale = {k for k, age in ages.items() if age > rests[k]}
     stale |= {0} & set(ladder) if thin else set()
-    ks = [k for k in ladder if k in kept | stale and k not in only]
+    due = {k for k in _nearest(present, bad) - good if ages.get(k, 0.0) > NEAR_REST_SECONDS}
+    # One burst of it, and no turns of others before it.
+    ks = [k for k in ladder if k in (due if due and not better else kept | stale | due) and k not in only]
     if not ks:
         return None, False
     share = _of_time(share, ks, slow)
     if not better:
         lost, most = sum(losses.get(k, 0.0) for k in ks) / len(ks), OFF_LOSS if 0 in in_force else SETTLED_LOSS
         rare = share * 0.5 ** max(0, math.ceil(math.log2(max(lost, 1e-6) * share / most)))
-        share = min(share, max(rare, (SETTLE_STEPS + BURST_STEPS) / pace)) if thin and pace > 0 else rare
+        passes = 1.0 if thin or due else ALIVE_SECONDS / settings.interval_seconds if 0 in in_force else math.inf
+        share = min(share, max(rare, (SETTLE_STEPS + BURST_STEPS) / (pace * passes))) if pace > 0 else rare
     wanted = _bursts(ks, share)
     if current is not None and wanted.ks == current.ks and 0.5 <= share_of(wanted) / share_of(current) <= 2:
         wanted = current
@@ -174,6 +191,12 @@ def _of_time(share: float, ks: Sequence[int], slow: Mapping[int, float]) -> floa
     cliff may last ten others."""
     ratio = max(1.0, sum(slow.get(k, 1.0) for k in ks) / len(ks))
     return share / (share + (1 - share) * ratio)
+
+
+def _nearest(present: Sequence[Look], bad: Quarantine) -> set[int]:
+    """Of each load that is there, the bad k that is nearest to the one in force."""
+    found = ([k for load, k in bad if load == one.load] for one in present)
+    return {min(ks, key=lambda k: abs(k - one.in_force)) for ks, one in zip(found, present, strict=True) if ks}
 
 
 def _rest(k: int, age: float, bad: Quarantine, now: float) -> float:

@@ -45,6 +45,8 @@ class Scores:
     """Cost and acceptance both have their minimum count: only such a k may be chosen."""
     outdated: npt.NDArray[np.bool_]
     """Cost was not measured since it changed."""
+    faster: npt.NDArray[np.bool_]
+    """The last window was far below the believed cost, and no other has confirmed or refuted it yet."""
     told: npt.NDArray[np.bool_]
     """Acceptance is known by position; elsewhere the length is tokens over request-steps of this load."""
 
@@ -80,6 +82,7 @@ class Board:
     steps: Array
     known: npt.NDArray[np.bool_]
     outdated: npt.NDArray[np.bool_]
+    faster: npt.NDArray[np.bool_]
     told: npt.NDArray[np.bool_]
 
     def at(self, load: int) -> Scores:
@@ -97,6 +100,7 @@ class Board:
             steps=self.steps[row],
             known=self.known[row],
             outdated=self.outdated[row],
+            faster=self.faster[row],
             told=self.told,
         )
 
@@ -160,6 +164,7 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
         steps=costs.steps.reshape(total, width)[rows],
         known=known & cost.own(costs)[rows],
         outdated=(costs.seen < costs.changed).reshape(total, width)[rows],
+        faster=(costs.streak < 0).reshape(total, width)[rows],
         told=lengths.known | direct.told,
     )
 

@@ -130,7 +130,7 @@ def bursts(
         return amended(state, probe_wish=0), None
     found = [scores.at(load) for load in there]
     present = [explore.look(at, state.table[at.load]) for at in found]
-    missing = {at.load: explore.lacking(at, state.acceptance.since_change) for at in found}
+    missing = {at.load: explore.lacking(at, state.acceptance.since_change, state.quarantine) for at in found}
     waited, steps = dict(state.waited), news.steps()
     for load, ks in missing.items():
         bursts = steps.get(load, 0) / current.interval_steps if current else 0.0
