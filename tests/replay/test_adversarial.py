@@ -101,9 +101,8 @@ def test_noise_of_a_fifth(load: int, seed: int) -> None:
     assert sum(each.ratio for each in later) / len(later) > 0.93
 
 
-@pytest.mark.parametrize(("load", "seed"), [(8, 1), (64, 64), (192, 192)])
+@pytest.mark.parametrize(("load", "seed"), [(8, 8), (8, 0), (64, 64), (192, 192)])
 def test_one_pod_becomes_three_times_slower_and_recovers(load: int, seed: int) -> None:
-    """At 8 requests not with every seed: docs/tuner.md, "What it does not do"."""
     trial = Trial.of(seed=seed, count=3)
     trial.run(10 * MINUTE, load)
     start = len(trial.passes)

@@ -44,6 +44,9 @@ DRIFT_OWN = 0.003**2 / 60
 NOISE_BOUNDS = (0.005**2, 0.4**2)
 SURPRISE = 4.0
 """Standard deviations beyond which a cell's window is doubted once, and believed the second time in a row."""
+SPEED_GAIN, SPEED_JUMP = 0.3, 0.2
+"""Share of a window's surprise by which an engine's own log speed follows it; a larger one is followed at once, or what is
+left of it would be taken for the cost of whatever k the engine happened to run."""
 LOOSENED, LOOSENED_SECONDS = 0.1, 60.0
 """Standard deviation that every cell gets for itself, as a share of a common change of cost."""
 EFFECTS = 3
@@ -200,7 +203,8 @@ def _speeds(cost: Cost, measured: Mapping[str, Timings]) -> dict[str, float]:
         gaps = [timing.log_mean - _expected(cost, cell) for cell, timing in cells.items()]
         weights = [math.sqrt(timing.steps) for timing in cells.values()]
         gap = float(np.average(gaps, weights=weights))
-        speeds[name] = speeds[name] + 0.3 * (gap - speeds[name]) if name in speeds else gap
+        off = gap - speeds.get(name, -math.inf)
+        speeds[name] = gap if abs(off) > SPEED_JUMP else speeds[name] + SPEED_GAIN * off
     middle = float(np.median([speeds[name] for name in measured]))
     return {name: speed - (middle if name in measured else 0.0) for name, speed in speeds.items()}
 
