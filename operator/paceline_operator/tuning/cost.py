@@ -45,8 +45,8 @@ NOISE_BOUNDS = (0.005**2, 0.4**2)
 SURPRISE = 4.0
 """Standard deviations beyond which a cell's window is doubted once, and believed the second time in a row."""
 SPEED_GAIN, SPEED_JUMP = 0.3, 0.2
-"""Share of a window's surprise by which an engine's own log speed follows it; a larger one is followed at once, or what is
-left of it would be taken for the cost of whatever k the engine happened to run."""
+"""Share of a window's surprise by which an engine's own log speed follows it; a larger surprise is followed at once, or
+what is left of it would be taken for the cost of whatever k the engine happened to run."""
 LOOSENED, LOOSENED_SECONDS = 0.1, 60.0
 """Standard deviation that every cell gets for itself, as a share of a common change of cost."""
 EFFECTS = 3
