@@ -218,7 +218,7 @@ def closed_loop() -> list[str]:
     if "by_load" not in found:
         return [
             "## The closed loop", "",
-            "Not scored here: the machine went back between the way up (`closed_loop_raw.json`) and the way down. An "
+            "Not scored here: the run ended between the way up (`closed_loop_raw.json`) and the way down. An "
             "earlier version of the tuner was measured whole: "
             "[2026-11-29](../benchmarks/results/h200/2026-11-29/README.md).", "",
         ]  # fmt: skip

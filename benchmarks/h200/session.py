@@ -1,4 +1,4 @@
-"""One lease of a machine with two H200s, whole: two lanes at once, then both GPUs as one engine.
+"""All measurements on a machine with two H200s: two lanes at once, then both GPUs as one engine.
 
 Usage: session.py OUT_FOLDER [--seconds 1290] [--lane loop|plugin|text|ranks|steps] [--smollm FOLDER]
 
@@ -11,7 +11,7 @@ plugin  GPU 1: main and av. Changes under load, overhead, samples, verification,
 ranks   both GPUs: one tensor-parallel engine with av booted, 200 changes.
 text    GPU 1, beside ranks: real weights, batch-invariant and not.
 
-A lane by itself, for a shorter lease after a change of what runs in every step:
+A lane by itself, for after a change of what runs in every step:
 
 steps   both GPUs: ranks, and of `plugin` what does not need av.
 """
