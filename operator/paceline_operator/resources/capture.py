@@ -10,6 +10,7 @@ runs piecewise. So above a few tokens sizes are multiples of all k + 1 at once, 
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 from itertools import pairwise
 from math import lcm
 
@@ -41,6 +42,11 @@ def capture_sizes(ladder: Collection[int], max_num_seqs: int) -> tuple[int, ...]
     under which more steps find a graph. vLLM itself drops what exceeds max_num_batched_tokens, which no step can exceed
     either.
     """
+    return _capture_sizes(tuple(sorted(set(ladder))), max_num_seqs)
+
+
+@lru_cache(maxsize=256)  # every pass over a serving renders its pods, and a millisecond for each is too much
+def _capture_sizes(ladder: tuple[int, ...], max_num_seqs: int) -> tuple[int, ...]:
     fits: list[tuple[int, ...]] = []
     for steps in STEPS_PER_DOUBLING:
         layouts = [_by_requests(ladder, max_num_seqs, steps)]
