@@ -96,7 +96,7 @@ def test_samples_agree_with_the_engines_own_counters(engine: RealEngine) -> None
         return (samples, counters) if done else None
 
     engine.push_k(3)
-    first = engine.samples().cursor
+    first = wait_until(all_of_it, "the windows of earlier tests", timeout_seconds=30)[0].cursor
     engine.complete(PROMPTS * 3, tokens=24)
     samples, counters = wait_until(all_of_it, "the last window", timeout_seconds=30)
     cells = samples.acceptance
