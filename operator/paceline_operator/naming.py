@@ -25,6 +25,11 @@ LABEL_COMPONENT = "app.kubernetes.io/component"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_SERVING = f"{GROUP}/serving"
 """On every child: the name of the SpeculativeServing it belongs to."""
+LABEL_TRACK = f"{GROUP}/track"
+"""On pods and in their Deployment's selector: which of a serving's groups of pods they belong to."""
+TRACK_STABLE = "stable"
+TRACK_CANARY = "canary"
+TRACK_PLAIN = "plain"
 ANNOTATION_TEMPLATE_HASH = f"{GROUP}/template-hash"
 """On the Deployment: `<version>:<hash>` of the pod template as rendered.
 

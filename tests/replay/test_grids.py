@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_operator.api.serving import Method
+from paceline_operator.api.speculation import Method
 from paceline_operator.cli.replay import OWN_TABLES
 from paceline_operator.replay import grids
 from paceline_operator.replay.ask import Question, material

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paceline_engine.protocol import Policy, Samples, State
-from paceline_operator.api.serving import Method
+from paceline_operator.api.speculation import Method
 from paceline_operator.replay.contest import Constant, PacerFactory, Setup
 from paceline_operator.replay.courses import TABLE_SWEEPS, Course, geometric, of_table
 from paceline_operator.replay.report import Report, replay

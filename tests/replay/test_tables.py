@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_operator.api.serving import Method
+from paceline_operator.api.speculation import Method
 from paceline_operator.cli.replay import OWN_TABLES
 from paceline_operator.replay.notes import Note, folded
 from paceline_operator.replay.tables import Found, Point, Table, method_of, read

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.protocol import AcceptanceCell
-from paceline_operator.api.serving import Method
+from paceline_operator.api.speculation import Method
 from paceline_operator.tuning import acceptance
 from paceline_operator.tuning.acceptance import Acceptance
 from tests.unit.simulated import GOOD, POOR, workload

@@ -13,7 +13,7 @@ from hypothesis import settings as bounded
 from hypothesis import strategies as st
 
 from paceline_engine.protocol import CostCell, Verification
-from paceline_operator.api.serving import Method
+from paceline_operator.api.speculation import Method
 from paceline_operator.tuning import acceptance, account, cost, direct, parts, warm
 from paceline_operator.tuning.account import Account
 from paceline_operator.tuning.goodput import board

@@ -6,7 +6,7 @@ import pytest
 
 from paceline_engine.protocol import MAX_PROBE_SHARE, compress
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import TuningMode
+from paceline_operator.api.tuning import TuningMode
 from paceline_operator.tuning.decide import settings_of
 from paceline_operator.tuning.model import Step
 from tests.unit.simulated import Loop, grid, spec, workload

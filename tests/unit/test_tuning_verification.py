@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline_engine.protocol import Verification
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import AdaptiveVerification
+from paceline_operator.api.speculation import AdaptiveVerification
 from paceline_operator.tuning import verification
 from paceline_operator.tuning.model import Profile
 from paceline_operator.tuning.verification import Arm, Belief, Here, Verified

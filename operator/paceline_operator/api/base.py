@@ -48,3 +48,8 @@ NAME_RULE = (
     "the name must be at most 40 characters of a-z, 0-9 and '-', and begin with a letter: children are named after it",
     "metadata.name",
 )
+
+
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]

@@ -10,9 +10,9 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from paceline_operator.api.base import NAME_RULE, ApiModel, ObjectMeta, cel
+from paceline_operator.api.base import NAME_RULE, ApiModel, Image, ObjectMeta, ObjectName, cel
 from paceline_operator.api.conditions import AcceptanceStatus
-from paceline_operator.api.serving import AdaptiveVerification, Image, Ngram, ObjectName, Speculation
+from paceline_operator.api.speculation import AdaptiveVerification, Ngram, Speculation
 
 BASELINE = "baseline"
 """Name of the variant without speculation."""

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 from paceline_operator.api.base import NAME_RULE, ApiModel, ObjectMeta, Timestamp, cel
 from paceline_operator.api.conditions import AcceptanceStatus
-from paceline_operator.api.serving import DRAFT_METHODS, Method
+from paceline_operator.api.speculation import DRAFT_METHODS, Method
 from paceline_operator.api.status import K
 
 Digest = Annotated[str, Field(max_length=71, pattern=r"^sha256:[0-9a-f]{64}$")]

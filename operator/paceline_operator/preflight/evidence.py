@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from paceline_operator.api.experiment import BASELINE, SERVING, ExperimentSpec, Variant
 from paceline_operator.api.profiles import AcceptanceRow, ProfileSpec
-from paceline_operator.api.serving import DRAFT_METHODS
+from paceline_operator.api.speculation import DRAFT_METHODS
 from paceline_operator.preflight import legality
 
 OF_SPECULATION = {"ngram", "maxTokens", "adaptiveVerification"}

@@ -11,18 +11,18 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import (
+from paceline_operator.api.engine import Device
+from paceline_operator.api.serving import ServingSpec
+from paceline_operator.api.speculation import (
     DRAFT_METHODS,
     DRAFTLESS_METHODS,
     FIXED_K_METHODS,
     AdaptiveVerification,
-    Device,
     Method,
     Ngram,
-    ServingSpec,
     Speculation,
-    TuningMode,
 )
+from paceline_operator.api.tuning import TuningMode
 from paceline_operator.preflight import overrides
 from paceline_operator.preflight.arguments import OWNED, has_lora, name_of, owner_of
 

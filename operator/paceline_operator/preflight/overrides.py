@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from paceline_operator.api.serving import Engine
+from paceline_operator.api.engine import Engine
 
 NAMED_LISTS = ("containers", "initContainers", "volumes", "imagePullSecrets")
 RESERVED_ENV_PREFIX = "PACELINE_"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from paceline_engine.protocol import Policy, Samples, State
-from paceline_operator.api.serving import DRAFT_METHODS, Method, ServingSpec
+from paceline_operator.api.serving import ServingSpec
+from paceline_operator.api.speculation import DRAFT_METHODS, Method
 from paceline_operator.tuning.decide import settings_of, step
 from paceline_operator.tuning.model import Decision, Engine, Memory, Settings
 from paceline_operator.tuning.prior import boot_table

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline_engine.protocol import MAX_K
-from paceline_operator.api.serving import Method
+from paceline_operator.api.speculation import Method
 from paceline_operator.replay.notes import Note, Sheet, UnreadableError
 
 REQUIRED = ("load", "k", "tok_s")

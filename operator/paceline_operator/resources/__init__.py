@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline_operator.api.serving import PluginInjection, SpeculativeServing
+from paceline_operator.api.engine import PluginInjection
+from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.resources import budget, network, secret, service, serviceaccount, workload
 from paceline_operator.resources.inputs import Defaults, Manifest, Tokens
 

@@ -8,15 +8,9 @@ from typing import Any
 
 from paceline_engine.protocol import compress
 from paceline_operator import naming
-from paceline_operator.api.serving import (
-    FIXED_K_METHODS,
-    AdaptiveVerification,
-    Device,
-    Engine,
-    Method,
-    Ngram,
-    SpeculativeServing,
-)
+from paceline_operator.api.engine import Device, Engine
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.speculation import FIXED_K_METHODS, AdaptiveVerification, Method, Ngram
 from paceline_operator.resources.capture import capture_sizes
 from paceline_operator.resources.source import resolve
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from paceline_engine.protocol import CONTROL_PORT
 from paceline_operator import naming
-from paceline_operator.api.serving import Device, PluginInjection, SpeculativeServing
+from paceline_operator.api.engine import Device, PluginInjection
+from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.resources.source import resolve
 from paceline_operator.resources.substitution import literal
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from paceline_engine.protocol import CONTROL_PORT
 from paceline_operator import naming
-from paceline_operator.api.serving import Device, Engine, PluginInjection, SpeculativeServing
+from paceline_operator.api.engine import Device, Engine, PluginInjection
+from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.resources import argv, environment, secret
 from paceline_operator.resources.inputs import Defaults, Tokens
 from paceline_operator.resources.merge import merge

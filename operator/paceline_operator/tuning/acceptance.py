@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline_engine.protocol import AcceptanceCell, Verification
-from paceline_operator.api.serving import Method
+from paceline_operator.api.speculation import Method
 from paceline_operator.tuning.values import amended
 
 Array: TypeAlias = npt.NDArray[np.float64]

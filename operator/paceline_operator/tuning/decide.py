@@ -14,7 +14,8 @@ import numpy as np
 
 from paceline_engine.protocol import MAX_PROBE_SHARE, Verification, expand
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import ProbingMode, ServingSpec, TuningMode
+from paceline_operator.api.serving import ServingSpec
+from paceline_operator.api.tuning import ProbingMode, TuningMode
 from paceline_operator.tuning import (
     acceptance,
     baseline,

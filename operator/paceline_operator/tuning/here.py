@@ -7,7 +7,8 @@ import math
 from statistics import median_high
 
 from paceline_engine.protocol import Probe, Verification, VerificationPolicy
-from paceline_operator.api.serving import AdaptiveVerification, TuningMode
+from paceline_operator.api.speculation import AdaptiveVerification
+from paceline_operator.api.tuning import TuningMode
 from paceline_operator.tuning import account, baseline, explore, guard, parts, verification
 from paceline_operator.tuning.engines import Fleet, repriceable, same
 from paceline_operator.tuning.goodput import Board, Scores

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from paceline_engine.protocol import CostCell, Samples, Verification
-from paceline_operator.api.serving import Method, TuningMode
+from paceline_operator.api.speculation import Method
+from paceline_operator.api.tuning import TuningMode
 from paceline_operator.tuning import acceptance, baseline, cost, direct, holdout, verification
 from paceline_operator.tuning.engines import Fleet
 from paceline_operator.tuning.load import observe

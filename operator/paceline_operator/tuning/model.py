@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from paceline_engine.protocol import Policy, Samples, State, Verification
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import AdaptiveVerification, Method, TuningMode
+from paceline_operator.api.speculation import AdaptiveVerification, Method
 from paceline_operator.api.status import Tier
+from paceline_operator.api.tuning import TuningMode
 
 
 @dataclass(frozen=True)

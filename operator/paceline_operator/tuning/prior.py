@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from paceline_operator.api.serving import FIXED_K_METHODS, ServingSpec
+from paceline_operator.api.serving import ServingSpec
+from paceline_operator.api.speculation import FIXED_K_METHODS
 
 TOKEN_BUDGET = 96
 """Drafted tokens a step up to which a k >= 2 is the prior: k * requests <= 96. Measured on an H200 with EAGLE drafts

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from paceline_engine.protocol import Policy, State, Verification, VerificationPolicy
-from paceline_operator.api.serving import Method
+from paceline_operator.api.speculation import Method
 from paceline_operator.tuning import acceptance, cost, direct, warm
 from paceline_operator.tuning.acceptance import Acceptance, Array
 from paceline_operator.tuning.account import Account

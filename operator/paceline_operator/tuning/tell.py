@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from paceline_engine.protocol import CONTEXT_EDGES, Verification
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.serving import TuningMode
 from paceline_operator.api.status import Tier
+from paceline_operator.api.tuning import TuningMode
 from paceline_operator.tuning import cost, guard, holdout
 from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS
 from paceline_operator.tuning.engines import Fleet, listed, runs

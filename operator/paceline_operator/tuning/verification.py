@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from paceline_engine.protocol import Cost, CostCell, Verification, VerificationPolicy
-from paceline_operator.api.serving import Method
+from paceline_operator.api.speculation import Method
 from paceline_operator.tuning.acceptance import CLUSTERING, MIN_REQUEST_STEPS
 from paceline_operator.tuning.timing import robust_mean
 

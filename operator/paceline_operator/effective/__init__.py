@@ -1,0 +1,1 @@
+"""What was declared against what the engines do. Pure."""

@@ -1,0 +1,1 @@
+"""Replicas: k is lowered before GPUs are bought. Pure."""
