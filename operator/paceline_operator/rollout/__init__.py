@@ -1,1 +1,1 @@
-"""Replacing pods: what changed, whether it may roll now, whether the canary is good, what a restart would bring. Pure."""
+"""Replacing pods: what changed, may it roll now, is the canary good, what would a restart bring. Pure."""
