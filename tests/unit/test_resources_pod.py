@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -250,3 +251,21 @@ def test_the_users_pod_template_wins_except_over_the_selector() -> None:
     assert names(spec["containers"]) == ["engine", "proxy"]
     assert spec["containers"][0] == plain["spec"]["containers"][0] | {"imagePullPolicy": "Always"}
     assert {"name": "cache", "persistentVolumeClaim": {"claimName": "c"}} in spec["volumes"]
+
+
+def test_the_track_is_a_label_that_an_override_cannot_change() -> None:
+    given = serving(engine={"podTemplate": {"metadata": {"labels": {naming.LABEL_TRACK: "mine", "team": "a"}}}})
+    template = pod.build(given, table_of(given), DEFAULTS, TOKENS, labels={naming.LABEL_TRACK: naming.TRACK_CANARY})
+    assert template["metadata"]["labels"].items() >= {naming.LABEL_TRACK: "canary", "team": "a"}.items()
+
+
+def test_a_plain_pod_is_the_same_engine_without_a_drafter() -> None:
+    given = serving(speculation={"draft": {"source": "pvc://weights/draft"}}, engine={"maxNumSeqs": 8})
+    template = pod.build(given, table_of(given), DEFAULTS, TOKENS, drafter=False)
+    assert "draft" in names(template_of(given)["spec"]["volumes"])
+    assert "draft" not in names(template["spec"]["volumes"])
+    arguments = template["spec"]["containers"][0]["args"]
+    assert "--speculative-config" not in arguments
+    assert json.loads(arguments[arguments.index("--compilation-config") + 1]) == {
+        "cudagraph_capture_sizes": list(range(1, 9))
+    }

@@ -15,8 +15,11 @@ from paceline_operator.resources.capture import capture_sizes
 from paceline_operator.resources.source import resolve
 
 
-def build(serving: SpeculativeServing, boot_table: Sequence[int]) -> list[str]:
-    """argv of one engine. `boot_table[n]` is the k for n requests, n in 0..max_num_seqs (entry 0 is not looked at)."""
+def build(serving: SpeculativeServing, boot_table: Sequence[int], *, drafter: bool = True) -> list[str]:
+    """argv of one engine. `boot_table[n]` is the k for n requests, n in 0..max_num_seqs (entry 0 is not looked at).
+
+    Without a drafter: the same engine with no speculation at all, and graphs for its one token per request.
+    """
     spec = serving.spec
     weights = resolve(spec.model.source, "model")
     return [
@@ -29,8 +32,8 @@ def build(serving: SpeculativeServing, boot_table: Sequence[int]) -> list[str]:
         *_option("--port", naming.SERVING_PORT),
         *_engine(spec.engine),
         *_option("--shutdown-timeout", spec.engine.shutdown_timeout_seconds),
-        *_json_option("--speculative-config", speculative_config(serving, boot_table)),
-        *_json_option("--compilation-config", _compilation_config(serving, boot_table)),
+        *_json_option("--speculative-config", speculative_config(serving, boot_table) if drafter else None),
+        *_json_option("--compilation-config", _compilation_config(serving, boot_table, drafter=drafter)),
         *spec.engine.extra_args,
     ]
 
@@ -82,13 +85,15 @@ def _engine(engine: Engine) -> list[str]:
     ]
 
 
-def _compilation_config(serving: SpeculativeServing, boot_table: Sequence[int]) -> dict[str, Any] | None:
+def _compilation_config(
+    serving: SpeculativeServing, boot_table: Sequence[int], *, drafter: bool
+) -> dict[str, Any] | None:
     engine, speculation = serving.spec.engine, serving.spec.speculation
     if engine.device is not Device.GPU or engine.enforce_eager:
         return None
     fixed = speculation.method in FIXED_K_METHODS
     ladder = {speculation.max_tokens} if fixed else set(boot_table[1:])
-    return {"cudagraph_capture_sizes": list(capture_sizes(ladder, engine.max_num_seqs))}
+    return {"cudagraph_capture_sizes": list(capture_sizes(ladder if drafter else {0}, engine.max_num_seqs))}
 
 
 def _option(name: str, value: str | int | None) -> list[str]:

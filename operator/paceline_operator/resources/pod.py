@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline_engine.protocol import CONTROL_PORT
@@ -27,10 +27,22 @@ STARTUP_PERIOD_SECONDS = 5
 GPU_RESOURCE = "nvidia.com/gpu"
 
 
-def build(serving: SpeculativeServing, boot_table: Sequence[int], defaults: Defaults, tokens: Tokens) -> dict[str, Any]:
-    """Pod template with the user's engine.podTemplate laid over it. The selector's labels stay whatever it says."""
+def build(
+    serving: SpeculativeServing,
+    boot_table: Sequence[int],
+    defaults: Defaults,
+    tokens: Tokens,
+    *,
+    labels: Mapping[str, str] | None = None,
+    drafter: bool = True,
+) -> dict[str, Any]:
+    """Pod template with the user's engine.podTemplate laid over it.
+
+    `labels` join those of every pod (its track); like the selector's they stay whatever podTemplate says.
+    """
     name, engine = serving.metadata.name, serving.spec.engine
-    volumes = _volumes(serving, tokens)
+    volumes = _volumes(serving, tokens, drafter=drafter)
+    executable, *arguments = argv.build(serving, boot_table, drafter=drafter)
     spec: dict[str, Any] = {
         "serviceAccountName": naming.child(name),
         "automountServiceAccountToken": False,
@@ -47,23 +59,27 @@ def build(serving: SpeculativeServing, boot_table: Sequence[int], defaults: Defa
         "terminationGracePeriodSeconds": PRE_STOP_SECONDS
         + engine.shutdown_timeout_seconds
         + TERMINATION_MARGIN_SECONDS,
-        "containers": [_engine_container(serving, boot_table, defaults, [mount for _, mount in volumes])],
+        "containers": [_engine_container(serving, executable, arguments, defaults, [mount for _, mount in volumes])],
         "volumes": [volume for volume, _ in volumes],
     }
     if engine.plugin.injection is PluginInjection.INIT_CONTAINER:
         spec["initContainers"] = [_plugin_container(engine.plugin.image or defaults.plugin_image)]
     template = {"metadata": {"labels": naming.labels(name)}, "spec": spec}
     overridden = merge(template, engine.pod_template or {})
-    pinned: dict[str, Any] = merge(overridden, {"metadata": {"labels": naming.selector(name)}})
+    fixed = naming.selector(name) | dict(labels or {})
+    pinned: dict[str, Any] = merge(overridden, {"metadata": {"labels": fixed}})
     return pinned
 
 
 def _engine_container(
-    serving: SpeculativeServing, boot_table: Sequence[int], defaults: Defaults, mounts: list[dict[str, Any]]
+    serving: SpeculativeServing,
+    executable: str,
+    arguments: Sequence[str],
+    defaults: Defaults,
+    mounts: list[dict[str, Any]],
 ) -> dict[str, Any]:
     engine = serving.spec.engine
     gpu = engine.device is Device.GPU
-    executable, *arguments = argv.build(serving, boot_table)
     resources = merge({"limits": {GPU_RESOURCE: str(_gpus(engine))}} if gpu else {}, engine.resources or {})
     ports = [{"name": naming.SERVING_PORT_NAME, "containerPort": naming.SERVING_PORT, "protocol": "TCP"}]
     if engine.plugin.injection is not PluginInjection.NONE:
@@ -95,7 +111,9 @@ def _plugin_container(image: str) -> dict[str, Any]:
     }
 
 
-def _volumes(serving: SpeculativeServing, tokens: Tokens) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _volumes(
+    serving: SpeculativeServing, tokens: Tokens, *, drafter: bool
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """(volume, mount in the engine container) pairs."""
     spec = serving.spec
     shared_memory = {"medium": "Memory", "sizeLimit": f"{1 + _gpus(spec.engine)}Gi"}
@@ -105,7 +123,7 @@ def _volumes(serving: SpeculativeServing, tokens: Tokens) -> list[tuple[dict[str
         ({"name": "tmp", "emptyDir": {}}, {"name": "tmp", "mountPath": "/tmp"}),  # noqa: S108
         ({"name": "cache", "emptyDir": {}}, {"name": "cache", "mountPath": naming.CACHE_DIRECTORY}),
     ]
-    draft = spec.speculation.draft
+    draft = spec.speculation.draft if drafter else None
     for name, source in (("model", spec.model.source), ("draft", draft.source if draft else "")):
         weights = resolve(source, name)
         if weights.volume and weights.mount:
