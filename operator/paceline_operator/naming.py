@@ -18,6 +18,8 @@ PLURAL_EXPERIMENT = "speculationexperiments"
 KIND_PROFILE = "SpeculationProfile"
 PLURAL_PROFILE = "speculationprofiles"
 FIELD_MANAGER = "paceline-operator"
+CLI_MANAGER = "paceline-cli"
+"""Of what a person changes by `paceline`."""
 
 LABEL_NAME = "app.kubernetes.io/name"
 LABEL_INSTANCE = "app.kubernetes.io/instance"

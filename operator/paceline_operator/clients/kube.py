@@ -46,6 +46,7 @@ RESOURCES: Mapping[str, tuple[str, str]] = {
 """Kind to (apiVersion, plural) of all that is read or written."""
 
 
+APPLY = "application/apply-patch+yaml"
 UNTYPABLE = "failed to create typed patch object"
 """How the API server begins its answer, HTTP 500, to an apply with a value of another type than the schema has."""
 
@@ -101,17 +102,19 @@ _KINDS: Mapping[int, type[KubeError]] = {
 }
 
 
-def connect() -> client.ApiClient:
+def connect(context: str | None = None) -> client.ApiClient:
     """A client for the cluster this process runs in or, outside of one, of KUBECONFIG: the order kopf logs in by.
 
-    Raises ValueError where there is neither.
+    With `context`, of that context of KUBECONFIG. Raises ValueError where there is neither.
     """
     configuration = client.Configuration()
     try:
+        if context is not None:
+            raise config.ConfigException("a context was named")
         config.load_incluster_config(client_configuration=configuration)
     except config.ConfigException:
         try:
-            config.load_kube_config(client_configuration=configuration)
+            config.load_kube_config(context=context, client_configuration=configuration)
         except config.ConfigException as error:
             raise ValueError(f"no cluster: not in a pod, and KUBECONFIG is of no use: {error}") from None
     # Retries are decided by the caller of a pass, with a new look at the world: never blindly in the transport.
@@ -148,8 +151,13 @@ class Kube:
         except NotFoundError:
             return None
 
+    async def merge(self, kind: str, namespace: str, name: str, changes: Object) -> Object:
+        """Merge patch (RFC 7386) of the object: for a person's change, never for the operator's own fields."""
+        query, content = {"fieldManager": naming.CLI_MANAGER}, "application/merge-patch+json"
+        return await self._call("PATCH", kind, namespace, name, query=query, body=changes, content=content)
+
     async def list(self, kind: str, namespace: str, labels: Mapping[str, str], fields: str = "") -> list[Object]:
-        """All objects with these labels, in pages. Items carry no kind: the caller knows it."""
+        """All objects with these labels, in pages; `namespace` empty: of all. Items carry no kind: the caller does."""
         query = {"limit": str(LIST_LIMIT), "labelSelector": ",".join(f"{k}={v}" for k, v in labels.items())}
         if fields:
             query["fieldSelector"] = fields
@@ -216,24 +224,28 @@ class Kube:
         subresource: str = "",
         query: Mapping[str, str] | None = None,
         body: Object | None = None,
+        content: str = APPLY,
     ) -> Object:
         group_version, plural = RESOURCES[kind]
         prefix = "/api" if "/" not in group_version else "/apis"
-        path = "/".join(p for p in (prefix, group_version, "namespaces", namespace, plural, name, subresource) if p)
+        within = ("namespaces", namespace) if namespace else ()
+        path = "/".join(p for p in (prefix, group_version, *within, plural, name, subresource) if p)
         where = f"{method} {kind} {namespace}/{name or '*'}" + (f" {subresource}" if subresource else "")
-        return await self._send(method, f"{path}?{urlencode(query)}" if query else path, where, kind, body)
+        return await self._send(method, f"{path}?{urlencode(query)}" if query else path, where, kind, body, content)
 
-    async def _send(self, method: str, url: str, where: str, kind: str = "", body: Object | None = None) -> Object:
+    async def _send(
+        self, method: str, url: str, where: str, kind: str = "", body: Object | None = None, patch: str = APPLY
+    ) -> Object:
         async with self._slots:
             # Shielded: a request on its way cannot be called back, and whoever cancels must know that it ended.
-            call = asyncio.get_running_loop().run_in_executor(self._threads, self._request, method, url, body)
+            call = asyncio.get_running_loop().run_in_executor(self._threads, self._request, method, url, body, patch)
             status, answer, retry_after = await _finish(call)
         if method != "GET":
             metrics.API_WRITES.labels(kind, method, str(status)).inc()
         return _result(status, answer, retry_after, where)
 
-    def _request(self, method: str, url: str, body: Object | None) -> tuple[int, bytes, str | None]:
-        content = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+    def _request(self, method: str, url: str, body: Object | None, patch: str) -> tuple[int, bytes, str | None]:
+        content = patch if method == "PATCH" else "application/json"
         headers = {"Accept": "application/json", "Content-Type": content}
         try:
             serialized = self._api.param_serialize(
