@@ -1,7 +1,7 @@
-"""A change of the spec that the operator itself proposes, and how one that is accepted lies over the user's spec. Pure.
+"""A change of the spec that the operator proposes, and how one that is accepted lies over the user's spec. Pure.
 
-The user's spec is never written: an accepted proposal is kept in status.rollout.applied and laid over the spec when pods
-are rendered, until the user writes one of its fields.
+The user's spec is never written: an accepted proposal is kept in status.rollout.applied and laid over the spec when
+pods are rendered, until the user writes one of its fields.
 """
 
 from __future__ import annotations
