@@ -20,6 +20,7 @@ class ConditionType(StrEnum):
     METRICS_AVAILABLE = "MetricsAvailable"
     SPECULATION_EFFECTIVE = "SpeculationEffective"
     TUNED = "Tuned"
+    INTEGRATIONS_AVAILABLE = "IntegrationsAvailable"
     SUSPENDED = "Suspended"
 
 
@@ -42,6 +43,10 @@ class Reason(StrEnum):
     SETTLED = "Settled"
     NOT_ACCEPTED = "NotAccepted"
     APPLY_FAILED = "ApplyFailed"
+    # IntegrationsAvailable
+    KINDS_SERVED = "KindsServed"
+    KIND_NOT_SERVED = "KindNotServed"
+    KIND_FORBIDDEN = "KindForbidden"
     # Events about children
     CHILD_CREATED = "ChildCreated"
     CHILD_CORRECTED = "ChildCorrected"
@@ -84,6 +89,12 @@ class Reason(StrEnum):
     NOT_ACKNOWLEDGED = "NotAcknowledged"
     SUSPENDED = "Suspended"
     ACTIVE = "Active"
+    # History of the load: each absence has its own reason, and each holds proposals
+    HISTORY_EMPTY = "HistoryEmpty"
+    HISTORY_NAN = "HistoryNan"
+    HISTORY_STALE = "HistoryStale"
+    HISTORY_ERROR = "HistoryError"
+    HISTORY_TIMEOUT = "HistoryTimeout"
 
 
 class Condition(ApiModel):
