@@ -25,7 +25,7 @@ MAX_RECORDS = 4096
 SLICE_RECORDS = 16
 """Digested in a row, 0.2 ms: for no longer does the step loop wait for Python's lock."""
 PAUSE_SECONDS = 0.0005
-MISSED = "missed"
+MISSED, PREFILL = "missed", "prefill"
 
 
 class Regime:
@@ -78,8 +78,9 @@ class Digest:
         self.recorder = recorder
         self.records: deque[tuple[Any, ...]] = deque()
         """Of each completed step: its regime, None where it is not known; requests that sampled; those of them that had
-        a token before; tokens computed for those; contexts of all, where they were looked at; when it began and ended;
-        tokens emitted; fates of its drafts, as the engine or as the hooks count them; whether the engine is idle."""
+        a token before; tokens computed for those; prompt tokens; contexts of all, where they were looked at; when it
+        began and ended; tokens emitted; fates of its drafts, as the engine or as the hooks count them; whether the
+        engine is idle."""
         self.missed_steps = 0
         self.missed_tokens = 0
         """Steps, and their tokens, that found the queue full."""
@@ -124,6 +125,7 @@ class Digest:
         sampling: int,
         decoding: int,
         tokens: int,
+        prompt_tokens: int,
         contexts: list[int] | None,
         since: float,
         now: float,
@@ -135,12 +137,22 @@ class Digest:
         if contexts:
             self._context = sum(contexts) / len(contexts)
         if regime is not None:
-            self.recorder.step(self._step(regime, sampling, decoding, tokens, max(0.0, now - since), fates), emitted)
+            step = self._step(regime, sampling, decoding, tokens, prompt_tokens, max(0.0, now - since), fates)
+            self.recorder.step(step, emitted)
         self.recorder.tick(now - self._boot, idle)
 
-    def _step(self, regime: Regime, sampling: int, decoding: int, tokens: int, seconds: float, fates: Any) -> Step:
+    def _step(
+        self,
+        regime: Regime,
+        sampling: int,
+        decoding: int,
+        tokens: int,
+        prompt_tokens: int,
+        seconds: float,
+        fates: Any,
+    ) -> Step:
         verified = int((tokens - decoding) / decoding + 0.5) if decoding else 0
-        excluded = regime.excluded or ("mixed" if verified > MAX_K else "")
+        excluded = regime.excluded or (PREFILL if verified > MAX_K else "")
         step = Step(
             sampling=sampling,
             k=regime.k,
@@ -151,6 +163,8 @@ class Digest:
             verification=regime.verification,
             excluded=excluded,
             seconds=seconds,
+            prompt_tokens=prompt_tokens,
+            first_tokens=sampling - decoding,
         )
         if not (regime.counted and decoding):
             return step

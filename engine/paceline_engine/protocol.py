@@ -33,6 +33,9 @@ LOAD_EDGES: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128
 a bucket wider than a third hides a step of it."""
 CONTEXT_EDGES: tuple[int, ...] = (0, 8192, 32768)
 """Lower edges of the context buckets, in mean context tokens a request. Below 8k attention does not move the best k."""
+PROMPT_EDGES: tuple[int, ...] = (0, 1, 256, 1024, 4096)
+"""Lower edges of the buckets of prompt tokens computed in a step; the first holds steps without any. Four times as wide
+as they begin, so that steps of one prompt and of several are apart: their difference is the price of a prompt token."""
 HISTOGRAM_BASE = 1.05
 """Ratio of neighbouring edges of the step-time histogram: a quantile read from it is within 2.5 % of the true one."""
 MAX_K = 64
@@ -48,6 +51,11 @@ def load_bucket(requests: int) -> int:
 def context_bucket(tokens: float) -> int:
     """Lower edge of the context bucket that holds `tokens` mean context a request (>= 0)."""
     return CONTEXT_EDGES[max(0, bisect_right(CONTEXT_EDGES, tokens) - 1)]
+
+
+def prompt_bucket(tokens: int) -> int:
+    """Lower edge of the bucket that holds a step's prompt `tokens` (>= 0)."""
+    return PROMPT_EDGES[max(0, bisect_right(PROMPT_EDGES, tokens) - 1)]
 
 
 def derive_token(master_key: bytes, serving_uid: str, key_version: str) -> str:
@@ -274,7 +282,7 @@ class Gauges(Wire):
 
 
 class CostCell(Wire):
-    """Decode-only steps with the same load bucket, context bucket, k drafted and k verified."""
+    """Steps in which requests decoded, with the same load, context and prompt bucket, k drafted and k verified."""
 
     load: Count
     """Lower edge of the load bucket (see LOAD_EDGES)."""
@@ -291,6 +299,13 @@ class CostCell(Wire):
     """Tokens that came out of these steps (accepted + bonus)."""
     seconds: Seconds
     seconds_squared: Annotated[float, Field(ge=0)]
+    prompt: Count = 0
+    """Lower edge of the bucket of prompt tokens (see PROMPT_EDGES): 0 = decode-only steps. Others are mixed: what they
+    took is the cost of their prompts, too."""
+    prompt_tokens: Count = 0
+    """Sum over steps of the prompt tokens computed in them."""
+    first_tokens: Count = 0
+    """Of the request-steps, those that ended a prompt: nothing was drafted for them, and each emitted one token."""
     histogram: Counts[int]
     """Steps by floor(log(microseconds) / log(HISTOGRAM_BASE))."""
 
@@ -328,10 +343,10 @@ class Samples(Wire):
     cells: Row[CostCell]
     acceptance: Row[AcceptanceCell]
     excluded_steps: Counts[str]
-    """Steps in no cost cell, by why: mixed (with prompt tokens), idle (the first after a pause), settling (the start
-    of a probe burst), transition (another k or another way of verifying than a step before), stalled (far longer than
-    its cell's steps before it), undrafted (k was not drafted, no request could use it), crowded (too many
-    cells), missed (nobody counted steps for too long)."""
+    """Steps in no cost cell, by why: prefill (nobody decoded, or tokens that are neither drafts nor of a known prompt),
+    idle (the first after a pause), settling (the start of a probe burst), transition (another k or another way of
+    verifying than a step before), stalled (far longer than its cell's steps before it), undrafted (k was not drafted,
+    no request could use it), crowded (too many cells), missed (nobody counted steps for too long)."""
     steps_by_k: Counts[int]
     """Completed steps by the k they drafted because the table said so, since the cursor."""
     probe_steps_by_k: Counts[int]

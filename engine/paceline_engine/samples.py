@@ -14,7 +14,7 @@ from itertools import islice
 from math import inf
 
 from paceline_engine.policy import Phase
-from paceline_engine.protocol import Gauges, Samples, Verification, context_bucket, load_bucket
+from paceline_engine.protocol import Gauges, Samples, Verification, context_bucket, load_bucket, prompt_bucket
 from paceline_engine.windows import CROWDED, MAX_CELLS, AcceptanceKey, CostKey, CostSum, Window
 
 WINDOW_SECONDS = 1.0
@@ -27,7 +27,8 @@ RING_CELLS = 20_000
 """Cost cells of all windows in the ring, 14 MB: beyond it the ring is shorter. Thirty a window are many."""
 STALL_FACTOR = 4.0
 """A step that takes so many times the median of its cell stood still for something else: a kernel compiled at its first
-use, another process. Steps of one cell differ by the width of a bucket, less than twice."""
+use, another process. Steps of one cell differ by the widths of its buckets: a load's is less than twice, that of prompt
+tokens four times, but of only a part of the step."""
 OTHER_CELL_FACTOR = 10.0
 """The same for the first step of a cell, which is measured by the last step of another: from k=0 to k=7 at 256 requests
 it is 7 (H200, benchmarks/results/h200/2026-11-29/sweep.csv)."""
@@ -57,6 +58,10 @@ class Step:
     """Why it is in no cost cell; empty where it is."""
     seconds: float
     """How long it took."""
+    prompt_tokens: int = 0
+    """Computed in it."""
+    first_tokens: int = 0
+    """Requests that ended their prompt in it."""
     request_steps: int = 0
     """Requests whose drafts are counted in the next two; 0 where they are not."""
     drafted: Sequence[int] = ()
@@ -121,14 +126,15 @@ class Recorder:
         excluded = step.excluded
         if not excluded:
             probe = step.phase is Phase.PROBE
-            key = CostKey(load, context_bucket(step.context), step.k, step.verified, probe, step.verification)
+            context, prompt = context_bucket(step.context), prompt_bucket(step.prompt_tokens)
+            key = CostKey(load, context, step.k, step.verified, probe, step.verification, prompt)
             if key != self._key:  # mostly it is: steps come in runs
                 self._key, self._cost, self._pace = key, window.cost(key), self._pace_of(key)
             if self._pace.stalled(step.seconds):
                 excluded = "stalled"
             elif self._cost:
                 self._last = step.seconds
-                self._cost.step(step.sampling, step.seconds, emitted)
+                self._cost.step(step.sampling, step.seconds, emitted, step.prompt_tokens, step.first_tokens)
                 return True
             else:
                 excluded = CROWDED

@@ -20,7 +20,7 @@ from operator import sub
 from time import perf_counter
 from typing import Any
 
-from paceline_engine.digest import MAX_RECORDS, Digest, Regime
+from paceline_engine.digest import MAX_RECORDS, PREFILL, Digest, Regime
 from paceline_engine.policy import LivePolicy, Phase
 from paceline_engine.protocol import MAX_K
 from paceline_engine.samples import STALL_FACTOR
@@ -82,8 +82,8 @@ class StepHooks:
         self.active = True
         self.in_flight: deque[tuple[Any, ...]] = deque(maxlen=MAX_IN_FLIGHT)
         """Of each: the scheduler's own output object, by which the completion is recognised; the regime; requests that
-        sample; those of them that had a token before; tokens of those; contexts; when it was scheduled, None where
-        another step was in flight."""
+        sample; those of them that had a token before; tokens of those; prompt tokens; contexts; when it was scheduled,
+        None where another step was in flight."""
         self._digest = digest
         self._records = digest.records
         self._live = live
@@ -146,7 +146,7 @@ class StepHooks:
                 in_flight = self.in_flight
                 started = None if in_flight else self._started
                 in_flight.append(
-                    (output, regime, requests, requests, output.total_num_scheduled_tokens, contexts, started)
+                    (output, regime, requests, requests, output.total_num_scheduled_tokens, 0, contexts, started)
                 )
             elif requests:
                 self._scheduled(scheduler, output)
@@ -173,9 +173,9 @@ class StepHooks:
         try:
             in_flight = self.in_flight
             if in_flight and in_flight[0][0] is output:
-                _, regime, sampling, decoding, tokens, contexts, since = in_flight.popleft()
+                _, regime, sampling, decoding, tokens, prompt_tokens, contexts, since = in_flight.popleft()
             elif output.num_scheduled_tokens:
-                _, regime, sampling, decoding, tokens, contexts, since = self._overtaken(output)
+                _, regime, sampling, decoding, tokens, prompt_tokens, contexts, since = self._overtaken(output)
             else:
                 return
             running = len(scheduler.running)
@@ -200,13 +200,15 @@ class StepHooks:
                 since = self._boundary
             self._boundary = now
             if regime is not None and (regime.probing or regime.verification is not self.policy.verification):
-                regime = self._judged(regime, now - since)
+                regime = self._judged(regime, now - since, mixed=prompt_tokens > 0)
             idle = not (running or in_flight)
             if idle:
                 self._idle = True
                 self._calm = 0
             if len(self._records) < MAX_RECORDS:
-                self._records.append((regime, sampling, decoding, tokens, contexts, since, now, emitted, fates, idle))
+                self._records.append(
+                    (regime, sampling, decoding, tokens, prompt_tokens, contexts, since, now, emitted, fates, idle)
+                )
             else:
                 self._digest.missed_steps += 1
                 self._digest.missed_tokens += emitted
@@ -237,8 +239,8 @@ class StepHooks:
             self._ks.append(k)
         tokens = output.total_num_scheduled_tokens - prompt_tokens
         contexts = None
-        if prompt_tokens or tokens - decoding >= (MAX_K + 0.5) * decoding > 0:
-            excluded = "mixed"
+        if not decoding or tokens - decoding >= (MAX_K + 0.5) * decoding:
+            excluded = PREFILL
             self._context_due = 0
         elif self._idle:
             excluded = "idle"
@@ -253,7 +255,7 @@ class StepHooks:
             if not self._context_due:
                 self._context_due = CONTEXT_STEPS
                 contexts = output.scheduled_cached_reqs.num_computed_tokens
-            self._context_due -= 1
+            self._context_due = 0 if prompt_tokens else self._context_due - 1
         if excluded and phase is Phase.PROBE:
             policy.lost()
         regime = self._regime
@@ -263,7 +265,7 @@ class StepHooks:
         steady = self._live and not excluded and self._ks.count(k) == len(self._ks) and not self._prefilling
         self._calm = policy.calm_steps if steady else 0
         started = None if self.in_flight else self._started
-        self.in_flight.append((output, regime, sampling, decoding, tokens, contexts, started))
+        self.in_flight.append((output, regime, sampling, decoding, tokens, prompt_tokens, contexts, started))
         self._idle = False
         self._digest.recorder.prompt_tokens += prompt_tokens
 
@@ -301,22 +303,23 @@ class StepHooks:
             step = self.in_flight.popleft()
             if step[0] is output:
                 return step
-        return output, None, 0, 0, 0, None, self._now
+        return output, None, 0, 0, 0, 0, None, self._now
 
     def _look(self, stats: Any) -> bool:
         """Whether the engine counts drafts by position; if not, they are counted here from the next step on."""
         self._looked = self._counted = hasattr(stats, "num_draft_tokens_per_pos")
         return True
 
-    def _judged(self, regime: Regime, seconds: float) -> Regime:
+    def _judged(self, regime: Regime, seconds: float, *, mixed: bool) -> Regime:
         """What a step that may be lost to a burst, or during which verification changed, counts as.
 
-        Whether it stood still is the digest's to say, but that is too late for the burst: this is near enough.
+        Whether it stood still is the digest's to say, but that is too late for the burst: this is near enough. A
+        `mixed` step is as long as its prompts are, and is taken to count.
         """
         changed = regime.verification is not self.policy.verification
-        if regime.probing and (changed or seconds > STALL_FACTOR * regime.shortest):
+        if regime.probing and (changed or (not mixed and seconds > STALL_FACTOR * regime.shortest)):
             self.policy.lost()
-        elif regime.probing:
+        elif regime.probing and not mixed:
             regime.shortest = min(regime.shortest, seconds)
         return regime.changed() if changed else regime
 

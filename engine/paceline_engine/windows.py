@@ -16,7 +16,7 @@ CROWDED = "crowded"
 
 
 class CostKey(NamedTuple):
-    """What makes two decode steps comparable. Loads and contexts are lower bucket edges."""
+    """What makes two steps comparable. Loads, contexts and prompt tokens are lower bucket edges."""
 
     load: int
     context: int
@@ -24,6 +24,7 @@ class CostKey(NamedTuple):
     k_verified: int
     probe: bool
     verification: Verification
+    prompt: int = 0
 
 
 class AcceptanceKey(NamedTuple):
@@ -37,21 +38,34 @@ class AcceptanceKey(NamedTuple):
 class CostSum:
     """Steps of one cost cell."""
 
-    __slots__ = ("emitted", "histogram", "request_steps", "seconds", "squares", "steps")
+    __slots__ = (
+        "emitted",
+        "first_tokens",
+        "histogram",
+        "prompt_tokens",
+        "request_steps",
+        "seconds",
+        "squares",
+        "steps",
+    )
 
     def __init__(self) -> None:
         self.steps = 0
         self.request_steps = 0
         self.emitted = 0
+        self.prompt_tokens = 0
+        self.first_tokens = 0
         self.seconds = 0.0
         self.squares = 0.0
         self.histogram: dict[int, int] = {}
 
-    def step(self, requests: int, seconds: float, emitted: int) -> None:
-        """Count one step of `requests` sampling requests."""
+    def step(self, requests: int, seconds: float, emitted: int, prompt_tokens: int = 0, first_tokens: int = 0) -> None:
+        """Count one step of `requests` sampling requests, `first_tokens` of which ended their prompt."""
         self.steps += 1
         self.request_steps += requests
         self.emitted += emitted
+        self.prompt_tokens += prompt_tokens
+        self.first_tokens += first_tokens
         self.seconds += seconds
         self.squares += seconds * seconds
         index = int(log(max(seconds * 1e6, 1.0)) / _LOG_BASE)
@@ -62,6 +76,8 @@ class CostSum:
         self.steps += other.steps
         self.request_steps += other.request_steps
         self.emitted += other.emitted
+        self.prompt_tokens += other.prompt_tokens
+        self.first_tokens += other.first_tokens
         self.seconds += other.seconds
         self.squares += other.squares
         add_counts(self.histogram, other.histogram)
@@ -73,6 +89,8 @@ class CostSum:
             steps=self.steps,
             request_steps=self.request_steps,
             emitted=self.emitted,
+            prompt_tokens=self.prompt_tokens,
+            first_tokens=self.first_tokens,
             seconds=self.seconds,
             seconds_squared=self.squares,
             histogram=dict(sorted(self.histogram.items())),

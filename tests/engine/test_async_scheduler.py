@@ -62,5 +62,7 @@ def test_k_is_reserved_when_chosen_and_verified_a_step_later(told: dict[str, Any
         (5, 7, 7),
     ]
     assert all(cell.drafted == cell.accepted == (cell.drafts,) * cell.k for cell in samples.acceptance)
-    assert samples.excluded_steps == {"mixed": 3, "transition": 3}
+    assert samples.excluded_steps == {"prefill": 2, "transition": 3}
+    mixed = [cell for cell in samples.cells if cell.prompt]
+    assert [(cell.k_drafted, cell.steps, cell.request_steps, cell.first_tokens) for cell in mixed] == [(5, 1, 2, 1)]
     assert all(cell.k_drafted == cell.k_verified for cell in samples.cells)

@@ -69,7 +69,7 @@ SAMPLES = Samples(
         ),
     ),
     acceptance=(AcceptanceCell(k=3, load=2, request_steps=20, drafts=12, drafted=(12, 12, 11), accepted=(9, 7, 5)),),
-    excluded_steps={"mixed": 2},
+    excluded_steps={"prefill": 2},
     steps_by_k={3: 10},
     probe_steps_by_k={},
     gauges=Gauges(running=2, waiting=0, kv_cache_usage=0.1, prompt_tokens=100, generation_tokens=50),

@@ -60,7 +60,7 @@ def crowd(recorder: Recorder, steps: int) -> None:
 
 events = st.lists(
     st.one_of(
-        st.tuples(st.just("step"), st.sampled_from(["", "mixed", "settling"]), st.floats(0.001, 3.0)),
+        st.tuples(st.just("step"), st.sampled_from(["", "prefill", "settling"]), st.floats(0.001, 3.0)),
         st.tuples(st.just("read"), st.integers(0, 2), st.none()),
         st.tuples(st.just("housekeep"), st.none(), st.none()),
     ),
@@ -294,8 +294,8 @@ def test_no_draft_has_more_accepted_than_verified() -> None:
 def test_windows_add_up() -> None:
     first, second = Window(0.0), Window(1.0)
     second.end = 2.0
-    second.excluded["mixed"] = 2
+    second.excluded["prefill"] = 2
     second.steps_by_k[3] = 4
     first.add(second)
     first.add(second)
-    assert (first.start, first.end, first.excluded, first.steps_by_k) == (0.0, 2.0, {"mixed": 4}, {3: 8})
+    assert (first.start, first.end, first.excluded, first.steps_by_k) == (0.0, 2.0, {"prefill": 4}, {3: 8})

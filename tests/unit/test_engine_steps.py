@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline_engine.digest import MAX_RECORDS
 from paceline_engine.policy import LivePolicy
-from paceline_engine.protocol import Policy, Probe, Verification
+from paceline_engine.protocol import PROMPT_EDGES, Policy, Probe, Verification
 from paceline_engine.steps import CONTEXT_STEPS
 from tests.unit.engine_parts import BOOT, MAX_K, MAX_NUM_SEQS
 from tests.unit.engine_scheduler import Engine
@@ -35,7 +35,29 @@ def test_prompt_chunks_do_not_count_as_sampling_and_the_last_one_does() -> None:
     assert engine.step().num_spec_tokens_to_schedule == 2
     samples = engine.samples()
     assert samples.gauges.prompt_tokens == 14
-    assert samples.excluded_steps == {"mixed": 4}
+    assert samples.excluded_steps == {"prefill": 1, "transition": 1}
+    assert [(c.load, c.k_drafted, c.prompt, c.steps, c.prompt_tokens, c.first_tokens) for c in samples.cells] == [
+        (1, 1, 0, 1, 0, 0),
+        (1, 1, 1, 2, 8, 0),
+        (2, 2, 0, 1, 0, 0),
+    ]
+
+
+def test_a_step_with_prompts_is_a_cost_of_its_own_and_whoever_got_a_first_token_is_told_apart() -> None:
+    engine = Engine()
+    push(engine, (0, 3, 3, 3, 3))
+    engine.admit("a", prompt=4)
+    engine.step(chunks={"a": 4})
+    engine.admit("b", prompt=PROMPT_EDGES[2])
+    engine.step(seconds=0.05, chunks={"b": PROMPT_EDGES[2]}, accepted={"a": 2})
+    engine.step(seconds=0.01, accepted={"a": 1, "b": 3})
+    samples = engine.samples()
+    assert samples.excluded_steps == {"prefill": 1}
+    told = {c.prompt: (c.load, c.k_drafted, c.k_verified, c.request_steps, c.emitted) for c in samples.cells}
+    assert told == {0: (2, 3, 3, 2, 6), PROMPT_EDGES[2]: (2, 3, 3, 2, 4)}
+    mixed = next(c for c in samples.cells if c.prompt)
+    assert (mixed.prompt_tokens, mixed.first_tokens, mixed.seconds) == (PROMPT_EDGES[2], 1, pytest.approx(0.05))
+    assert [(c.request_steps, c.accepted) for c in samples.acceptance] == [(3, (3, 2, 1))], "of whoever had drafts"
 
 
 def test_a_step_of_prompt_chunks_alone_is_left_to_the_engine_and_changes_no_attribution() -> None:
@@ -53,7 +75,8 @@ def test_a_step_of_prompt_chunks_alone_is_left_to_the_engine_and_changes_no_attr
     assert [(c.k, c.request_steps, c.drafts, c.drafted, c.accepted) for c in samples.acceptance] == [
         (3, 1, 1, (1, 1, 1), (1, 1, 0))
     ]
-    assert samples.excluded_steps == {"mixed": 3}
+    assert samples.excluded_steps == {"prefill": 2}
+    assert [(c.prompt, c.k_drafted, c.first_tokens) for c in samples.cells] == [(1, 3, 1)]
     assert samples.steps_by_k == {3: 2}
 
 
@@ -71,7 +94,7 @@ def test_drafts_are_counted_under_the_k_they_were_made_with() -> None:
         (1, 1, (1,), (1,)),
         (5, 2, (2, 2, 2, 2, 2), (1, 1, 1, 1, 1)),
     ]
-    assert samples.excluded_steps == {"mixed": 1, "transition": 1}
+    assert samples.excluded_steps == {"prefill": 1, "transition": 1}
     assert [(c.k_drafted, c.k_verified, c.steps, c.emitted) for c in samples.cells] == [(1, 1, 1, 2), (5, 5, 1, 6)]
 
 
@@ -160,7 +183,7 @@ def test_the_first_step_after_a_pause_is_not_a_cost() -> None:
     engine.step()
     engine.step()
     samples = engine.samples()
-    assert samples.excluded_steps == {"mixed": 1, "idle": 1}
+    assert samples.excluded_steps == {"prefill": 1, "idle": 1}
     assert sum(cell.steps for cell in samples.cells) == 1
 
 
@@ -172,12 +195,12 @@ def test_settling_steps_of_a_burst_are_not_a_cost_and_its_counted_ones_are_marke
     for _ in range(20):
         engine.step()
     samples = engine.samples()
-    assert samples.excluded_steps == {"mixed": 1, "settling": 2, "transition": 1}
+    assert samples.excluded_steps == {"prefill": 1, "settling": 2, "transition": 1}
     assert {(c.k_drafted, c.probe): c.steps for c in samples.cells} == {(3, False): 9, (0, True): 8}
     assert (samples.steps_by_k, samples.probe_steps_by_k) == ({3: 11}, {0: 10})
 
 
-def test_a_burst_of_which_prompts_took_steps_is_made_up_for() -> None:
+def test_prompts_do_not_lengthen_a_burst_and_what_they_take_is_counted_apart() -> None:
     engine = Engine()
     push(engine, (0, 3, 3, 3, 3), probe=Probe(ks=(0,), interval_steps=20))
     engine.admit("a", prompt=2)
@@ -187,11 +210,12 @@ def test_a_burst_of_which_prompts_took_steps_is_made_up_for() -> None:
     engine.admit("b", prompt=9)
     for _ in range(3):
         engine.step(chunks={"b": 3})
-    for _ in range(20):
+    for _ in range(10):
         engine.step()
     cells = engine.samples().cells
-    assert sum(cell.steps for cell in cells if cell.probe) == 8
-    assert engine.parts.policy.probe_steps_by_k[0] == 2 + 8 + 3
+    counted = {(cell.load, cell.prompt): cell.steps for cell in cells if cell.probe}
+    assert counted == {(1, 0): 1, (1, 1): 2, (2, 1): 1, (2, 0): 4}
+    assert engine.parts.policy.probe_steps_by_k[0] == 2 + 8
 
 
 def test_a_step_that_stood_still_is_not_a_cost_and_a_burst_makes_up_for_it() -> None:
@@ -218,7 +242,7 @@ def test_a_step_during_which_verification_changed_is_in_no_cell_and_later_ones_a
     engine.complete(output, accepted={"a": 3})
     engine.step(accepted={"a": 1})
     samples = engine.samples()
-    assert samples.excluded_steps == {"mixed": 1, "transition": 1}
+    assert samples.excluded_steps == {"prefill": 1, "transition": 1}
     assert [(c.verification, c.steps) for c in samples.cells] == [("Adaptive", 1), ("All", 1)]
     assert [(c.verification, c.request_steps, c.accepted) for c in samples.acceptance] == [
         ("Adaptive", 1, (1, 0, 0)),
@@ -233,7 +257,7 @@ def test_a_step_whose_drafts_nobody_could_use_is_not_the_cost_of_its_k() -> None
     compose = engine.compose
     engine.compose = lambda *how: SimpleNamespace(**vars(compose(*how)), skip_drafts=True)  # type: ignore[method-assign]
     engine.step()
-    assert engine.samples().excluded_steps == {"mixed": 1, "undrafted": 1}
+    assert engine.samples().excluded_steps == {"prefill": 1, "undrafted": 1}
 
 
 def test_the_context_of_many_requests_is_looked_at_now_and_then_and_after_prompts() -> None:
@@ -256,7 +280,7 @@ def test_when_nobody_digests_memory_is_bounded_and_no_step_or_token_is_forgotten
         engine.step(accepted={"a": 1})
     assert len(engine.parts.digest.records) == MAX_RECORDS
     samples = engine.samples()
-    assert samples.excluded_steps == {"mixed": 1, "missed": 10}
+    assert samples.excluded_steps == {"prefill": 1, "missed": 10}
     assert sum(cell.steps for cell in samples.cells) == MAX_RECORDS - 1
     assert samples.gauges.generation_tokens == 1 + 2 * (MAX_RECORDS + 9)
 

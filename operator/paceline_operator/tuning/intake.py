@@ -145,7 +145,8 @@ def _fresh(engines: tuple[Engine, ...], read: dict[str, Read], now: float) -> di
         # The same process since boot once more, or a window that overlaps what was read, would count twice.
         again = known is not None and known.boot_id == samples.boot_id
         if not again or (not samples.reset and known and samples.from_seconds >= known.uptime - OVERLAP_SECONDS):
-            news[engine.name] = samples
+            decode_only = tuple(cell for cell in samples.cells if not cell.prompt)
+            news[engine.name] = samples.model_copy(update={"cells": decode_only})
         read[engine.name] = Read(samples.boot_id, samples.to_seconds, now)
     return news
 
