@@ -36,6 +36,8 @@ ANNOTATION_TEMPLATE_HASH = f"{GROUP}/template-hash"
 """On the Deployment: `<version>:<hash>` of the pod template as rendered.
 
 The version is there so that an operator upgrade restarts nothing."""
+ANNOTATION_UNPINNED_MODE = f"{GROUP}/unpinned-mode"
+"""On a serving that `paceline pin` pinned: the tuning.mode that `paceline unpin` returns to."""
 APP = "paceline"
 COMPONENT_ENGINE = "engine"
 

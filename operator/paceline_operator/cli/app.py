@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from paceline_operator.cli import change, get
+from paceline_operator.cli.doctor import doctor
 from paceline_operator.cli.experiment import experiment
 from paceline_operator.cli.explain import explain
 from paceline_operator.cli.record import record
@@ -22,7 +24,6 @@ from paceline_operator.local.view import LiveView, PlainView
 USER_ERROR_STATUS = 2
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Keeps speculative decoding at the right pace.",
 )
@@ -53,10 +54,19 @@ def local(
         raise typer.Exit(USER_ERROR_STATUS) from None
 
 
+app.command()(get.status)
+app.command()(get.top)
+app.command()(explain)
+app.command()(get.history)
+app.command()(get.table)
+app.command()(change.suspend)
+app.command()(change.resume)
+app.command()(change.pin)
+app.command()(change.unpin)
+app.command()(doctor)
 app.command()(replay)
 app.command()(record)
 app.add_typer(experiment, name="experiment")
-app.command()(explain)
 
 
 @app.command()

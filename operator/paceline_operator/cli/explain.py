@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from enum import StrEnum
 from pathlib import Path
@@ -10,15 +9,14 @@ from typing import Annotated
 
 import typer
 
-from paceline_operator import explained, naming, told
+from paceline_operator import explained, told
 from paceline_operator.api.status import DecisionRecord, ServingStatus
+from paceline_operator.cli.cluster import Context, Namespace, Where, fail, reach, serving_of
 from paceline_operator.local.document import UserError
 from paceline_operator.replay import traces
 from paceline_operator.tuning import decide
 from paceline_operator.tuning.model import Memory
 from paceline_operator.verdicts import merge, status_of
-
-USER_ERROR_STATUS = 2
 
 
 class Output(StrEnum):
@@ -35,16 +33,17 @@ def explain(
     record: Annotated[
         Path | None, typer.Option(metavar="TRACE", help="In place of it: a trace of `paceline record`.")
     ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="Text for people, JSON for programs.")] = Output.TEXT,
 ) -> None:
     """Tell what is in force and why: costs, acceptance by position and goodput of each k, decision by decision."""
     try:
         if (serving is None) == (record is None):
             raise UserError("name a serving of the cluster, or a trace with --record")
-        name, status = asyncio.run(of_cluster(serving)) if serving else of_trace(record)
+        name, status = of_cluster(serving, Where(context, namespace)) if serving else of_trace(record)
     except UserError as error:
-        typer.echo(f"paceline explain: {error}", err=True)
-        raise typer.Exit(USER_ERROR_STATUS) from None
+        fail("explain", error)
     typer.echo(as_json(name, status) if output is Output.JSON else explained.text(name, status))
 
 
@@ -54,22 +53,10 @@ def as_json(name: str, status: ServingStatus) -> str:
     return json.dumps(body, indent=1, ensure_ascii=False)
 
 
-async def of_cluster(serving: str) -> tuple[str, ServingStatus]:
-    """By the rights of KUBECONFIG. Raises UserError."""
-    try:
-        from paceline_operator.clients.kube import Kube, KubeError, connect
-    except ImportError as error:
-        raise UserError(f"a cluster needs the packages of the extra paceline[operator]: {error}") from None
-    namespace, _, name = serving.rpartition("/")
-    namespace = namespace or "default"
-    try:
-        kube = Kube(connect())
-        raw = await kube.get(naming.KIND_SERVING, namespace, name)
-        kube.close()
-    except (KubeError, ValueError, OSError) as error:
-        raise UserError(str(error)) from None
-    if raw is None:
-        raise UserError(f"no {naming.KIND_SERVING} {name} in namespace {namespace}")
+def of_cluster(serving: str, where: Where) -> tuple[str, ServingStatus]:
+    """By the rights of KUBECONFIG."""
+    namespace, name = where.split(serving)
+    raw = reach("explain", where, lambda kube: serving_of(kube, namespace, name))
     return f"{namespace}/{name}", status_of(raw, ServingStatus)
 
 

@@ -18,6 +18,7 @@ import urllib3
 from kubernetes import client, config
 
 from paceline_operator import metrics, naming
+from paceline_operator.kinds import OPTIONAL
 
 Object = dict[str, Any]
 _T = TypeVar("_T")
@@ -26,6 +27,8 @@ CONNECT_SECONDS = 3.0
 READ_SECONDS = 10.0
 LIST_LIMIT = 500
 CONCURRENCY = 16
+DISCOVERY_SECONDS = 30.0
+"""For which it is believed that the cluster has, or has not, an optional kind."""
 POOL_SIZE = CONCURRENCY + 4
 """Connections that are kept: those of all callers of one ApiClient, the Lease's included."""
 
@@ -43,7 +46,7 @@ RESOURCES: Mapping[str, tuple[str, str]] = {
     naming.KIND_EXPERIMENT: (naming.API_VERSION, naming.PLURAL_EXPERIMENT),
     naming.KIND_PROFILE: (naming.API_VERSION, naming.PLURAL_PROFILE),
 }
-"""Kind to (apiVersion, plural) of all that is read or written."""
+"""Kind to (apiVersion, plural) of all that is read or written; those that a cluster may lack are in kinds.OPTIONAL."""
 
 
 APPLY = "application/apply-patch+yaml"
@@ -139,6 +142,8 @@ class Kube:
         self._slots = asyncio.Semaphore(concurrency)
         # Threads of its own: calls that hang here must not take those of another client, the Lease's least of all.
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="kube")
+        self._discovered: dict[str, tuple[float, frozenset[str]]] = {}
+        """apiVersion of optional kinds -> (when asked, on the loop's clock; plurals)."""
 
     def close(self) -> None:
         """Let threads end with the calls they are in."""
@@ -207,6 +212,25 @@ class Kube:
             return False
         return True
 
+    async def fetch(self, path: str) -> Object | None:
+        """What the API answers at `path` (`/version`, a kind of the cluster); None where there is nothing."""
+        try:
+            return await self._send("GET", path, f"GET {path}")
+        except NotFoundError:
+            return None
+
+    async def may(self, verb: str, group: str, plural: str, namespace: str, subresource: str = "") -> bool:
+        """Whether whoever asks may do this, in all namespaces where `namespace` is empty."""
+        attributes = {"verb": verb, "group": group, "resource": plural, "namespace": namespace}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes | ({"subresource": subresource} if subresource else {})},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        answer = await self._send("POST", path, f"may {verb} {plural}", body=review)
+        return bool((answer.get("status") or {}).get("allowed"))
+
     async def served(self, group_version: str) -> frozenset[str]:
         """Plurals of the kinds that the API has in this group and version: empty where it has none."""
         try:
@@ -214,6 +238,15 @@ class Kube:
         except NotFoundError:
             return frozenset()
         return frozenset(str(kind.get("name")) for kind in found.get("resources") or [])
+
+    async def serves(self, kind: str) -> bool:
+        """Whether the cluster has this optional kind, as it was at most DISCOVERY_SECONDS ago."""
+        group_version, plural = OPTIONAL[kind]
+        now = asyncio.get_running_loop().time()
+        asked = self._discovered.get(group_version)
+        if asked is None or now - asked[0] >= DISCOVERY_SECONDS:
+            asked = self._discovered[group_version] = now, await self.served(group_version)
+        return plural in asked[1]
 
     async def _call(
         self,
@@ -226,7 +259,7 @@ class Kube:
         body: Object | None = None,
         content: str = APPLY,
     ) -> Object:
-        group_version, plural = RESOURCES[kind]
+        group_version, plural = RESOURCES.get(kind) or OPTIONAL[kind]
         prefix = "/api" if "/" not in group_version else "/apis"
         within = ("namespaces", namespace) if namespace else ()
         path = "/".join(p for p in (prefix, group_version, *within, plural, name, subresource) if p)

@@ -1,0 +1,126 @@
+"""What the verbs about a cluster share: where, as what, by whose rights; and mistakes as one message."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+import yaml
+
+from paceline_operator import naming
+from paceline_operator.local.document import UserError
+
+if TYPE_CHECKING:
+    from paceline_operator.clients.kube import Kube
+
+Object = dict[str, Any]
+T = TypeVar("T")
+USER_ERROR_STATUS = 2
+RESOURCE = f"{naming.KIND_SERVING.lower()}.{naming.GROUP}"
+
+
+class Output(StrEnum):
+    """As kubectl's."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+Serving = Annotated[str, typer.Argument(metavar="[NAMESPACE/]NAME", help="A SpeculativeServing of the cluster.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Else that of the context, else default.")]
+Context = Annotated[str | None, typer.Option("--context", help="A context of KUBECONFIG; else the present one.")]
+Format = Annotated[Output, typer.Option("--output", "-o", help="For people, for programs, or names alone.")]
+
+
+@dataclass(frozen=True)
+class Where:
+    """A context of KUBECONFIG, and a namespace in it."""
+
+    context: str | None
+    namespace: str | None
+
+    def split(self, serving: str) -> tuple[str, str]:
+        """(namespace, name) of `[NAMESPACE/]NAME`."""
+        namespace, _, name = serving.rpartition("/")
+        return namespace or self.namespace or present_namespace(self.context), name
+
+
+def reach(verb: str, where: Where, work: Callable[[Kube], Awaitable[T]]) -> T:
+    """What `work` answers. A mistake, or a cluster out of reach, is told in one line and ends with status 2."""
+    try:
+        return asyncio.run(_reach(where, work))
+    except UserError as error:
+        fail(verb, error)
+
+
+def fail(verb: str, error: Exception) -> NoReturn:
+    """End with status 2 and one message."""
+    typer.echo(f"paceline {verb}: {error}", err=True)
+    raise typer.Exit(USER_ERROR_STATUS) from None
+
+
+async def serving_of(kube: Kube, namespace: str, name: str) -> Object:
+    """The raw object. Raises UserError where there is none."""
+    raw = await kube.get(naming.KIND_SERVING, namespace, name)
+    if raw is None:
+        raise UserError(f"no {naming.KIND_SERVING} {name} in namespace {namespace}")
+    return raw
+
+
+async def servings_in(kube: Kube, namespace: str) -> list[Object]:
+    """All of a namespace, or of all where it is empty; by namespace and name."""
+    found = await kube.list(naming.KIND_SERVING, namespace, {})
+    whole = [{"apiVersion": naming.API_VERSION, "kind": naming.KIND_SERVING, **item} for item in found]
+    return sorted(whole, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
+
+
+def printed(items: Sequence[Object], output: Output, *, one: bool) -> str | None:
+    """`items` for programs as kubectl prints them, or None where the output is a table."""
+    cleaned = [{**item, "metadata": {**item["metadata"], "managedFields": None}} for item in items]
+    for item in cleaned:
+        del item["metadata"]["managedFields"]
+    body = cleaned[0] if one else {"apiVersion": "v1", "kind": "List", "items": cleaned}
+    if output is Output.NAME:
+        return "\n".join(f"{RESOURCE}/{item['metadata']['name']}" for item in items)
+    if output is Output.JSON:
+        return json.dumps(body, indent=2, ensure_ascii=False)
+    if output is Output.YAML:
+        return yaml.safe_dump(body, sort_keys=False, allow_unicode=True).rstrip()
+    return None
+
+
+def present_namespace(context: str | None) -> str:
+    """Of the context, as kubectl reads it; `default` where none says one."""
+    from kubernetes import config
+
+    try:
+        contexts, active = config.list_kube_config_contexts()
+    except (config.ConfigException, OSError):
+        return "default"
+    chosen = next((one for one in contexts if one.get("name") == context), {}) if context else active
+    return str((chosen.get("context") or {}).get("namespace") or "default")
+
+
+async def _reach(where: Where, work: Callable[[Kube], Awaitable[T]]) -> T:
+    try:
+        from paceline_operator.clients.kube import Kube, KubeError, NotFoundError, connect
+    except ImportError as error:
+        raise UserError(f"a cluster needs the packages of the extra paceline[operator]: {error}") from None
+    try:
+        kube = Kube(connect(where.context))
+        try:
+            return await work(kube)
+        finally:
+            kube.close()
+    except NotFoundError as error:
+        raise UserError(f"{error}: is paceline installed in this cluster? `paceline doctor` tells") from None
+    except (KubeError, ValueError, OSError) as error:
+        raise UserError(str(error)) from None
