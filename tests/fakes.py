@@ -26,6 +26,7 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.engine import EngineFailure
 from paceline_operator.clients.kube import ConflictError, InvalidError, KubeError, NotFoundError
 from paceline_operator.firsttokens import Histogram
+from paceline_operator.kinds import OPTIONAL
 from paceline_operator.tuning.model import Engine
 
 Object = dict[str, Any]
@@ -40,6 +41,8 @@ class FakeKube:
         self.writes: list[tuple[str, str, str]] = []
         self.reads = 0
         self.refuse: dict[tuple[str, str], KubeError] = {}
+        self.served: set[str] = set()
+        """Optional kinds that the cluster has."""
         self._sent: dict[tuple[str, str, str], Object] = {}
         self._count = itertools.count(1)
 
@@ -72,6 +75,9 @@ class FakeKube:
         if uid := wanted.get("involvedObject.uid"):
             found = [body for body in found if body["involvedObject"]["uid"] == uid]
         return [copy.deepcopy(b) for b in found if labels.items() <= b["metadata"].get("labels", {}).items()]
+
+    async def serves(self, kind: str) -> bool:
+        return kind in self.served
 
     async def apply(self, body: Object, subresource: str = "") -> Object:
         kind, meta = body["kind"], body["metadata"]
@@ -117,6 +123,8 @@ class FakeKube:
 
     def _answer(self, verb: str, kind: str) -> None:
         self.reads += verb in ("GET", "LIST")
+        if kind in OPTIONAL and kind not in self.served:
+            raise NotFoundError(404, "NotFound", "the server could not find the requested resource")
         if error := self.refuse.get((verb, kind)):
             raise error
 

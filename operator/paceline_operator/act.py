@@ -15,8 +15,9 @@ from paceline_engine.protocol import Policy, PolicyAck
 from paceline_operator import drift, events, metrics, naming
 from paceline_operator.api.base import ApiModel
 from paceline_operator.clients.engine import EngineClient
-from paceline_operator.clients.kube import InvalidError, Kube, KubeError, Object
-from paceline_operator.plan import Applied, ChildKey, ChildPlan, Target, key_of
+from paceline_operator.clients.kube import ForbiddenError, InvalidError, Kube, KubeError, NotFoundError, Object
+from paceline_operator.kinds import OPTIONAL
+from paceline_operator.plan import Absence, Applied, ChildKey, ChildPlan, Target, forbidden, key_of, not_served
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ class Report:
     """Children as the server has them after an apply."""
     events: list[events.Event] = field(default_factory=list)
     errors: list[KubeError] = field(default_factory=list)
+    absent: dict[str, Absence] = field(default_factory=dict)
+    """Optional kinds that went, or whose writing is not allowed."""
 
 
 async def carry_out(kube: Kube, namespace: str, plan: ChildPlan, report: Report) -> None:
@@ -45,7 +48,10 @@ async def carry_out(kube: Kube, namespace: str, plan: ChildPlan, report: Report)
         try:
             result = await kube.apply(apply.manifest)
         except KubeError as error:
-            report.errors.append(error)
+            if kind in OPTIONAL and isinstance(error, NotFoundError | ForbiddenError):
+                report.absent[kind] = forbidden(error) if isinstance(error, ForbiddenError) else not_served(kind)
+            else:
+                report.errors.append(error)
             continue
         # What the server made of it is what an apply leads to: not compared again until either side changes.
         report.applied[(kind, name)] = Applied(drift.digest(apply.manifest), drift.digest(result))

@@ -113,6 +113,11 @@ class Fleet(Generic[K]):
             if member.due is None or member.due > self._clock.monotonic():
                 member.due = self._clock.monotonic()
 
+    def wake_all(self) -> None:
+        """Something changed that may concern every object."""
+        for key in self._members:
+            self.wake(key)
+
     def start(self) -> None:
         """Become active: one task for each object."""
         if self._active:

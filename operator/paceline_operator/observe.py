@@ -16,9 +16,10 @@ from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyRing
-from paceline_operator.clients.kube import Kube, Object
+from paceline_operator.clients.kube import ForbiddenError, Kube, NotFoundError, Object
 from paceline_operator.firsttokens import READ_SECONDS, FirstTokens, Histogram, quantile
-from paceline_operator.plan import CHILD_KINDS, ChildKey, Observation, Target
+from paceline_operator.kinds import OPTIONAL
+from paceline_operator.plan import CHILD_KINDS, Absence, ChildKey, Observation, Target, forbidden, not_served
 from paceline_operator.tuning.model import Engine, Memory, Settings
 from paceline_operator.verdicts import is_alive, is_ready
 
@@ -32,23 +33,40 @@ async def surroundings(kube: Kube, serving: Object, wanted: Sequence[ChildKey] |
     """
     meta = serving["metadata"]
     namespace, labels = meta["namespace"], {naming.LABEL_SERVING: meta["name"]}
-    kinds = CHILD_KINDS if wanted is not None else ()
-    pods, *lists = await asyncio.gather(
+    kinds = (*CHILD_KINDS, *OPTIONAL) if wanted is not None else ()
+    pods, found = await asyncio.gather(
         kube.list("Pod", namespace, naming.selector(meta["name"])),
-        *(kube.list(kind, namespace, labels) for kind in kinds),
+        asyncio.gather(*(_children(kube, kind, namespace, labels) for kind in kinds)),
     )
+    absent = {kind: each for kind, each in zip(kinds, found, strict=True) if isinstance(each, Absence)}
     pods = sorted(filter(is_alive, pods), key=lambda pod: str(pod["metadata"]["name"]))
     children = {
-        (kind, item["metadata"]["name"]): item for kind, items in zip(kinds, lists, strict=True) for item in items
+        (kind, item["metadata"]["name"]): item
+        for kind, each in zip(kinds, found, strict=True)
+        if not isinstance(each, Absence)
+        for item in each
     }
-    unseen = [key for key in wanted or () if key not in children and key[0] in CHILD_KINDS]
-    found = await asyncio.gather(*(kube.get(kind, namespace, name) for kind, name in unseen))
-    children |= {key: body for key, body in zip(unseen, found, strict=True) if body is not None}
+    unseen = [key for key in wanted or () if key not in children and key[0] in kinds and key[0] not in absent]
+    strangers = await asyncio.gather(*(kube.get(kind, namespace, name) for kind, name in unseen))
+    children |= {key: body for key, body in zip(unseen, strangers, strict=True) if body is not None}
     return Observation(
         pods=tuple(pods),
         children=children if wanted is not None else None,
         missing_secrets=await _missing_secrets(kube, meta["name"], pods),
+        absent=absent,
     )
+
+
+async def _children(kube: Kube, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Object] | Absence:
+    """Of one kind; why they cannot be seen where that kind is optional."""
+    if kind not in OPTIONAL:
+        return await kube.list(kind, namespace, labels)
+    try:
+        return await kube.list(kind, namespace, labels) if await kube.serves(kind) else not_served(kind)
+    except NotFoundError:  # it went since it was seen last
+        return not_served(kind)
+    except ForbiddenError as error:
+        return forbidden(error)
 
 
 def targets(serving: Object, pods: Sequence[Object], ring: KeyRing) -> list[Target]:

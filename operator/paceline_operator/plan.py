@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_operator import drift, naming
+from paceline_operator.api.conditions import Reason
+from paceline_operator.kinds import crd_of
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
@@ -14,7 +16,10 @@ ChildKey = tuple[str, str]
 """(kind, name); the namespace is the owner's."""
 
 CHILD_KINDS = ("ServiceAccount", "NetworkPolicy", "Service", "Deployment", "PodDisruptionBudget")
-"""All kinds of children that are read and pruned. The token Secret is not: it is written, never read."""
+"""All kinds of children that are read and pruned, beside those of kinds.OPTIONAL. The token Secret is not: it is
+written, never read."""
+WORKLOAD_KINDS = ("Deployment", "LeaderWorkerSet")
+"""Those that run pods."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,25 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Absence:
+    """Why children of an optional kind can neither be seen nor made."""
+
+    reason: Reason
+    message: str
+
+
+def not_served(kind: str) -> Absence:
+    """The cluster lacks the kind."""
+    text = f"the cluster has no {crd_of(kind)}: install the product that brings it, and it is taken up within a minute"
+    return Absence(Reason.KIND_NOT_SERVED, text)
+
+
+def forbidden(why: object) -> Absence:
+    """The operator has no right to it. `why`: what the API server says."""
+    return Absence(Reason.KIND_FORBIDDEN, f"{why}: grant it (the chart's integrations), and it is taken up in minutes")
+
+
+@dataclass(frozen=True)
 class Observation:
     """What is around one object in the cluster."""
 
@@ -40,6 +64,8 @@ class Observation:
     """Live children and what stands in the place of one; None: not looked at in this pass."""
     missing_secrets: Mapping[str, str]
     """Pod UID -> resourceVersion of the event in which the kubelet says that it cannot find the pod's token Secret."""
+    absent: Mapping[str, Absence] = field(default_factory=dict)
+    """Optional kinds of which nothing can be read."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +103,8 @@ class ChildPlan:
     conflicts: tuple[str, ...] = ()
     waits: bool = False
     """A child can be applied only once another object with its name is gone: look again soon."""
+    withheld: tuple[ChildKey, ...] = ()
+    """Wanted children whose kind is absent. The others do not wait for them."""
 
 
 def key_of(manifest: Mapping[str, Any]) -> ChildKey:
@@ -85,16 +113,23 @@ def key_of(manifest: Mapping[str, Any]) -> ChildKey:
 
 
 def plan_children(
-    wanted: Sequence[Object], live: Mapping[ChildKey, Object], owner: Object, applied: Mapping[ChildKey, Applied]
+    wanted: Sequence[Object],
+    live: Mapping[ChildKey, Object],
+    owner: Object,
+    applied: Mapping[ChildKey, Applied],
+    absent: Collection[str] = (),
 ) -> ChildPlan:
     """Compare the manifests `wanted` with `live`, on behalf of the raw object `owner`.
 
     A namesake that an earlier object of the owner's name left behind is deleted, not adopted: its pods carry the token
-    of another UID.
+    of another UID. Of kinds that are `absent` nothing is applied; where that is the workload, the one that runs stays.
     """
     deletes, applies, conflicts, waits = [], [], [], False
+    withheld = tuple(key for key in map(key_of, wanted) if key[0] in absent)
     for manifest in wanted:
         key = key_of(manifest)
+        if key in withheld:
+            continue
         there = live.get(key)
         if there is None:
             applies.append(Apply(manifest))
@@ -115,11 +150,21 @@ def plan_children(
             whose = f"belongs to {controller['kind']} {controller['name']}" if controller else "belongs to nobody"
             conflicts.append(f"{key[0]} {key[1]} exists and {whose}")
     keys = {key_of(manifest) for manifest in wanted}
+    kept = WORKLOAD_KINDS if any(kind in WORKLOAD_KINDS for kind, _ in withheld) else ()
     for key, there in live.items():
         mine = _controller(there).get("uid") == owner["metadata"]["uid"]
-        if mine and key not in keys and "deletionTimestamp" not in there["metadata"]:
+        if mine and key not in keys and key[0] not in kept and "deletionTimestamp" not in there["metadata"]:
             deletes.append(Delete(*key, there["metadata"]["uid"]))
-    return ChildPlan(tuple(deletes), tuple(applies), tuple(conflicts), waits)
+    return ChildPlan(tuple(deletes), tuple(applies), tuple(conflicts), waits, withheld)
+
+
+def why_withheld(
+    plan: ChildPlan, seen: Mapping[str, Absence], found: Mapping[str, Absence]
+) -> dict[str, tuple[Reason, str]]:
+    """`<kind> <name>` of a child -> why it is not there: its kind was not there when `seen`, or when `found` out."""
+    pairs = [(key, seen[key[0]]) for key in plan.withheld]
+    pairs += [(key, found[key[0]]) for key in (key_of(each.manifest) for each in plan.applies) if key[0] in found]
+    return {f"{kind} {name}": (why.reason, why.message) for (kind, name), why in pairs}
 
 
 def _controller(child: Mapping[str, Any]) -> Mapping[str, Any]:

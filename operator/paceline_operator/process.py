@@ -17,6 +17,7 @@ from paceline_operator.clock import SystemClock
 from paceline_operator.exported import ENGINES
 from paceline_operator.fleet import Fleet, Outcome, Pass, Trigger
 from paceline_operator.judge import judge
+from paceline_operator.kinds import OPTIONAL
 from paceline_operator.leadership import Leadership, Terms
 from paceline_operator.reconcile import Hands, ServingPass
 from paceline_operator.settings import OperatorSettings
@@ -148,9 +149,19 @@ class Operator:
             await asyncio.sleep(BEAT_SECONDS)
 
     async def _watch_kinds(self) -> None:
-        """End the run where the cluster's kinds of ours change: kopf may look for them at its start only."""
+        """End the run where the cluster's kinds of ours change: kopf may look for them at its start only.
+
+        Optional kinds are not watched: where they come or go, each serving takes a look.
+        """
         known: frozenset[str] | None = None
+        optional: frozenset[str] | None = None
         while True:
+            with suppress(KubeError):
+                found = frozenset([kind for kind in OPTIONAL if await self._kube.serves(kind)])
+                if optional is not None and found != optional:
+                    logger.info("Optional kinds changed: before=%s now=%s", sorted(optional), sorted(found))
+                    self.fleet.wake_all()
+                optional = found
             with suppress(KubeError):
                 served = await self._kube.served(naming.API_VERSION) & frozenset(PLURALS)
                 if known is not None and served != known:

@@ -16,7 +16,7 @@ from paceline_operator.clients.kube import ForbiddenError, Kube, Object
 from paceline_operator.clock import Clock, rfc3339
 from paceline_operator.exported import ENGINES
 from paceline_operator.memory import Remembered
-from paceline_operator.plan import Observation, key_of, plan_children
+from paceline_operator.plan import Observation, key_of, plan_children, why_withheld
 from paceline_operator.resources import Defaults, render
 from paceline_operator.retune import retune
 from paceline_operator.tuning import decide
@@ -105,7 +105,7 @@ class ServingPass:
         look = await observe.surroundings(hands.kube, raw, list(map(key_of, wanted)) if full else None)
         plan = None
         if settings and look.children is not None:
-            plan = plan_children(wanted, look.children, raw, memory.applied)
+            plan = plan_children(wanted, look.children, raw, memory.applied, look.absent)
         if plan and plan.conflicts:
             serving, settings, accepted = None, None, verdicts.conflict(plan.conflicts)
         after = CONFLICT_SECONDS if plan and plan.conflicts else None
@@ -115,6 +115,7 @@ class ServingPass:
             if plan:
                 await act.carry_out(hands.kube, self._namespace, plan, draft.report)
                 memory.applied |= draft.report.applied
+                draft.verdicts.append(verdicts.integrations(why_withheld(plan, look.absent, draft.report.absent)))
             targets = observe.targets(raw, look.pods, ring)
             tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, look.pods)
             if secret and tuned.engines:

@@ -115,6 +115,14 @@ def conflict(conflicts: Sequence[str]) -> Verdict:
     return Verdict(ConditionType.ACCEPTED, False, Reason.CHILD_CONFLICT, text)
 
 
+def integrations(withheld: Mapping[str, tuple[Reason, str]]) -> Verdict:
+    """Whether the cluster has what the spec asks for beyond Kubernetes. `withheld`: child -> why it cannot be made."""
+    if not withheld:
+        return Verdict(ConditionType.INTEGRATIONS_AVAILABLE, True, Reason.KINDS_SERVED)
+    text = "; ".join([f"{child}: {why}" for child, (_, why) in withheld.items()][:_SHOWN])
+    return Verdict(ConditionType.INTEGRATIONS_AVAILABLE, False, next(iter(withheld.values()))[0], text)
+
+
 def suspended(is_suspended: bool) -> Verdict:
     """Whether the operator keeps its hands off."""
     if is_suspended:

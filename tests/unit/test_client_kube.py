@@ -14,6 +14,7 @@ from kubernetes import client
 
 from paceline_operator import metrics
 from paceline_operator.clients.kube import (
+    DISCOVERY_SECONDS,
     ConflictError,
     ForbiddenError,
     InvalidError,
@@ -245,3 +246,30 @@ async def test_who_cancels_a_call_on_its_way_waits_for_its_end(stub: Stub) -> No
         await running
     assert len(stub.requests) == 1, "what had not begun never does"
     made.close()
+
+
+async def test_an_optional_kind_is_looked_for_once_in_a_while(
+    stub: Stub, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "time", lambda: now)
+        stub.says(404, {"reason": "NotFound", "message": "no such group"})
+        assert not await kube.serves("ScaledObject")
+        stub.says(200, {"resources": [{"name": "scaledobjects"}, {"name": "scaledobjects/status"}]})
+        assert not await kube.serves("ScaledObject")
+        now += DISCOVERY_SECONDS
+        assert await kube.serves("ScaledObject")
+        stub.says(503, {})
+        assert await kube.serves("ScaledObject")
+        now += DISCOVERY_SECONDS
+        with pytest.raises(UnavailableError):
+            await kube.serves("ScaledObject")
+    assert [path for _, path, *_ in stub.requests] == 3 * ["/apis/keda.sh/v1alpha1"]
+
+
+async def test_an_optional_kind_is_read_at_its_own_address(stub: Stub, kube: Kube) -> None:
+    stub.says(200, {"items": []})
+    await kube.list("LeaderWorkerSet", "team", {})
+    assert stub.requests[0][1] == "/apis/leaderworkerset.x-k8s.io/v1/namespaces/team/leaderworkersets"

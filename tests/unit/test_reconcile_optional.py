@@ -1,0 +1,117 @@
+"""Children of kinds that a cluster may lack: made where the kind is, told where it is not, and no other child waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline_operator import naming, reconcile
+from paceline_operator.clients.kube import ForbiddenError, NotFoundError
+from paceline_operator.kinds import OPTIONAL, crd_of
+from paceline_operator.plan import Absence, not_served, plan_children
+from paceline_operator.resources import render
+from tests.fakes import Object
+from tests.unit.test_reconcile_children import KINDS
+from tests.world import World
+
+WANTED = "HTTPRoute"
+CONDITION = "IntegrationsAvailable"
+
+
+@pytest.fixture
+def wanting(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A serving that renders one more child, of an optional kind."""
+
+    def more(serving: Any, *arguments: Any) -> list[Object]:
+        manifests = render(serving, *arguments)
+        service = next(manifest for manifest in manifests if manifest["kind"] == "Service")
+        return [{**service, "apiVersion": OPTIONAL[WANTED][0], "kind": WANTED, "spec": {}}, *manifests]
+
+    monkeypatch.setattr(reconcile, "render", more)
+    return world
+
+
+async def test_without_a_wish_nothing_is_missing(world: World) -> None:
+    await world.serving.run(full=True)
+    assert world.condition(CONDITION) == ("True", "KindsServed")
+
+
+async def test_an_absent_kind_is_told_and_keeps_no_other_child_back(wanting: World) -> None:
+    await wanting.serving.run(full=True)
+    assert [kind for verb, kind in wanting.writes() if verb == "APPLY"] == ["Secret", *KINDS]
+    assert wanting.condition(CONDITION) == ("False", "KindNotServed")
+    assert f"HTTPRoute demo: the cluster has no {crd_of(WANTED)}" in wanting.message(CONDITION)
+    assert wanting.condition("Accepted") == ("True", "Valid")
+    assert wanting.status["observedGeneration"] == 1
+    for full in (True, False, True):
+        await wanting.serving.run(full=full)
+    assert wanting.writes() == []
+
+
+async def test_a_kind_that_comes_later_is_taken_up_and_one_that_goes_is_survived(wanting: World) -> None:
+    await wanting.serving.run(full=True)
+    wanting.writes()
+    wanting.kube.served.add(WANTED)
+    await wanting.serving.run(full=True)
+    assert wanting.writes() == [("APPLY", WANTED), ("STATUS", naming.KIND_SERVING)]
+    assert wanting.condition(CONDITION) == ("True", "KindsServed")
+    wanting.kube.served.clear()
+    wanting.kube.drop(WANTED, "demo")
+    await wanting.serving.run(full=True)
+    assert wanting.writes() == [("STATUS", naming.KIND_SERVING)]
+    assert wanting.condition(CONDITION) == ("False", "KindNotServed")
+
+
+async def test_a_kind_that_went_since_it_was_seen_is_no_error(wanting: World) -> None:
+    wanting.kube.served.add(WANTED)
+    wanting.kube.refuse[("LIST", WANTED)] = NotFoundError(404, "NotFound", "gone")
+    await wanting.serving.run(full=True)
+    assert wanting.condition(CONDITION) == ("False", "KindNotServed")
+    wanting.kube.refuse = {("APPLY", WANTED): NotFoundError(404, "NotFound", "gone")}
+    await wanting.serving.run(full=True)
+    assert wanting.condition(CONDITION) == ("False", "KindNotServed")
+    assert wanting.condition("Progressing") == ("True", "RollingOut")
+
+
+@pytest.mark.parametrize("verb", ["LIST", "APPLY"])
+async def test_a_missing_right_is_told_likewise(wanting: World, verb: str) -> None:
+    wanting.kube.served.add(WANTED)
+    wanting.kube.refuse[(verb, WANTED)] = ForbiddenError(403, "Forbidden", "httproutes is forbidden")
+    await wanting.serving.run(full=True)
+    assert wanting.condition(CONDITION) == ("False", "KindForbidden")
+    assert "httproutes is forbidden" in wanting.message(CONDITION)
+    assert {kind for written, kind in wanting.writes() if written == "APPLY"} >= set(KINDS)
+    assert wanting.condition("Progressing") == ("True", "RollingOut")
+    wanting.kube.refuse.clear()
+    await wanting.serving.run(full=True)
+    assert wanting.condition(CONDITION) == ("True", "KindsServed")
+
+
+async def test_a_right_that_nobody_needs_is_not_missed(world: World) -> None:
+    world.kube.served.add(WANTED)
+    world.kube.refuse[("LIST", WANTED)] = ForbiddenError(403, "Forbidden", "httproutes is forbidden")
+    await world.serving.run(full=True)
+    assert world.condition(CONDITION) == ("True", "KindsServed")
+
+
+async def test_a_child_that_is_not_wanted_any_more_is_pruned(wanting: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanting.kube.served.add(WANTED)
+    await wanting.serving.run(full=True)
+    wanting.writes()
+    monkeypatch.setattr(reconcile, "render", render)
+    await wanting.serving.run(full=True)
+    assert wanting.writes() == [("DELETE", WANTED)]
+
+
+@pytest.mark.parametrize("absent", [True, False])
+def test_the_workload_that_runs_stays_while_the_one_that_follows_it_cannot_be(absent: bool) -> None:
+    owner = {"metadata": {"name": "demo", "uid": "u"}}
+    reference = {"controller": True, "uid": "u", "kind": naming.KIND_SERVING, "name": "demo"}
+    deployment = {"kind": "Deployment", "metadata": {"name": "demo", "uid": "d", "ownerReferences": [reference]}}
+    group = {"kind": "LeaderWorkerSet", "metadata": {"name": "demo"}, "spec": {}}
+    kinds: dict[str, Absence] = {"LeaderWorkerSet": not_served("LeaderWorkerSet")} if absent else {}
+    plan = plan_children([group], {("Deployment", "demo"): deployment}, owner, {}, kinds)
+    assert [delete.kind for delete in plan.deletes] == ([] if absent else ["Deployment"])
+    assert plan.withheld == ((("LeaderWorkerSet", "demo"),) if absent else ())
+    assert len(plan.applies) == (0 if absent else 1)
