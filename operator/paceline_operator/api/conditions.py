@@ -21,6 +21,10 @@ class ConditionType(StrEnum):
     SPECULATION_EFFECTIVE = "SpeculationEffective"
     TUNED = "Tuned"
     INTEGRATIONS_AVAILABLE = "IntegrationsAvailable"
+    POD_SECURITY = "PodSecurity"
+    ROLLED_BACK = "RolledBack"
+    ROLLOUT_BLOCKED = "RolloutBlocked"
+    SCALING_ACTIVE = "ScalingActive"
     SUSPENDED = "Suspended"
 
 
@@ -47,6 +51,25 @@ class Reason(StrEnum):
     KINDS_SERVED = "KindsServed"
     KIND_NOT_SERVED = "KindNotServed"
     KIND_FORBIDDEN = "KindForbidden"
+    # PodSecurity
+    RESTRICTED = "Restricted"
+    WEAKENED = "Weakened"
+    # Progressing and RolloutBlocked, and events about rollouts
+    CANARY_STARTED = "CanaryStarted"
+    CANARY_PROMOTED = "CanaryPromoted"
+    CANARY_DISABLED = "CanaryDisabled"
+    NO_CAPACITY = "NoCapacity"
+    OUTSIDE_WINDOW = "OutsideWindow"
+    BUDGET_SPENT = "BudgetSpent"
+    # RolledBack, and what is found about a canary
+    CANARY_GOOD = "CanaryGood"
+    CANARY_UNJUDGED = "CanaryUnjudged"
+    CANARY_NOT_READY = "CanaryNotReady"
+    GOODPUT_LOST = "GoodputLost"
+    TPOT_INCREASED = "TpotIncreased"
+    TTFT_INCREASED = "TtftIncreased"
+    REQUESTS_FAILED = "RequestsFailed"
+    OUTPUT_CONTRACT = "OutputContract"
     # Events about children
     CHILD_CREATED = "ChildCreated"
     CHILD_CORRECTED = "ChildCorrected"
@@ -66,10 +89,16 @@ class Reason(StrEnum):
     ENGINE_WARMING_UP = "EngineWarmingUp"
     # SpeculationEffective
     EFFECTIVE = "Effective"
-    LIVE_K_UNSUPPORTED = "LiveKUnsupported"
+    OFF_BY_DECISION = "OffByDecision"
     NO_DRAFTS_YET = "NoDraftsYet"
-    DRAFTER_COLLAPSED = "DrafterCollapsed"
     NOT_SPECULATING = "NotSpeculating"
+    METHOD_FELL_BACK = "MethodFellBack"
+    SCHEDULE_DROPPED = "ScheduleDropped"
+    K_IGNORED = "KIgnored"
+    VERIFICATION_REFUSED = "VerificationRefused"
+    COUNTERS_ABSENT = "CountersAbsent"
+    DRAFTER_COLLAPSED = "DrafterCollapsed"
+    GRAPHS_MISSED = "GraphsMissed"
     # Tuned, and decisions
     BOOT = "Boot"
     OBSERVING = "Observing"
@@ -87,6 +116,20 @@ class Reason(StrEnum):
     HOLDING = "Holding"
     RESTART_TIER = "RestartTier"
     NOT_ACKNOWLEDGED = "NotAcknowledged"
+    # ScalingActive
+    WITHIN_TARGET = "WithinTarget"
+    ABOVE_TARGET = "AboveTarget"
+    BELOW_TARGET = "BelowTarget"
+    BETTER_K_FIRST = "BetterKFirst"
+    STABILIZING = "Stabilizing"
+    AT_MINIMUM = "AtMinimum"
+    AT_MAXIMUM = "AtMaximum"
+    PODS_PENDING = "PodsPending"
+    FROZEN = "Frozen"
+    FOREIGN_REPLICAS_WRITER = "ForeignReplicasWriter"
+    SCALED_OBJECT_READY = "ScaledObjectReady"
+    SCALED_OBJECT_NOT_READY = "ScaledObjectNotReady"
+    # Suspended
     SUSPENDED = "Suspended"
     ACTIVE = "Active"
     # History of the load: each absence has its own reason, and each holds proposals

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pydantic import ConfigDict, Field
 
+from paceline_operator.api.autoscaling import MAX_REPLICAS, Autoscaling
 from paceline_operator.api.base import NAME_RULE, ApiModel, ObjectMeta, cel
 from paceline_operator.api.engine import Engine
 from paceline_operator.api.model import Model
@@ -20,12 +21,15 @@ from paceline_operator.api.tuning import Slo, Tuning
 class ServingSpec(ApiModel):
     """Desired state of a SpeculativeServing."""
 
-    replicas: int = Field(default=1, ge=0, le=10_000, description="Engine pods.")
+    replicas: int = Field(
+        default=1, ge=0, le=MAX_REPLICAS, description="Engine pods. Whoever scales writes it through /scale."
+    )
     model: Model = Field(description="The target model.")
     speculation: Speculation = Field(description="How drafts are made, and how many at most.")
     engine: Engine = Field(default_factory=Engine, description="The vLLM engine of each replica.")
     tuning: Tuning = Field(default_factory=Tuning, description="How k is chosen.")
     slo: Slo = Field(default_factory=Slo, description="Service levels that tuning respects.")
+    autoscaling: Autoscaling = Field(default_factory=Autoscaling, description="Replicas by load.")
     rollout: Rollout = Field(default_factory=Rollout, description="How pods are replaced.")
     suspend: bool = Field(default=False, description="Write no child, push nothing; status is still written.")
 
@@ -48,9 +52,33 @@ class ServingSpec(ApiModel):
             ),
             (
                 "self.speculation.adaptiveVerification != 'Enabled' || (self.engine.device == 'GPU' && "
-                "!self.engine.enforceEager && self.engine.pipelineParallelSize == 1)",
-                "adaptive verification needs a GPU, CUDA graphs (enforceEager false) and pipelineParallelSize 1",
+                "!self.engine.enforceEager && self.engine.pipelineParallelSize == 1 && !has(self.engine.lora) && "
+                "(!has(self.engine.cudagraphMode) || self.engine.cudagraphMode.startsWith('FULL')))",
+                "adaptive verification needs a GPU, full CUDA graphs (no enforceEager, no cudagraphMode NONE or "
+                "PIECEWISE), pipelineParallelSize 1 and no LoRA",
                 "speculation.adaptiveVerification",
+            ),
+            (
+                "self.engine.device == 'GPU' || !(self.speculation.method in ['ngram_gpu', 'dspark'])",
+                "this method needs a GPU",
+                "speculation.method",
+            ),
+            (
+                "!has(self.speculation.draft) || !has(self.speculation.draft.tensorParallelSize) || "
+                "self.speculation.draft.tensorParallelSize in [1, self.engine.tensorParallelSize]",
+                "speculation.draft.tensorParallelSize must be 1 or engine.tensorParallelSize",
+                "speculation.draft.tensorParallelSize",
+            ),
+            (
+                "self.autoscaling.mode != 'Builtin' || has(self.autoscaling.targetRunningRequests) || "
+                "has(self.slo.tpotMilliseconds)",
+                "mode Builtin needs autoscaling.targetRunningRequests or slo.tpotMilliseconds",
+                "autoscaling.targetRunningRequests",
+            ),
+            (
+                "self.autoscaling.mode != 'Builtin' || self.engine.plugin.injection != 'None'",
+                "mode Builtin counts requests through the plugin; without it use a HorizontalPodAutoscaler or mode KEDA",
+                "autoscaling.mode",
             ),
         )
     )

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from paceline_operator.api.base import ApiModel, Timestamp
 from paceline_operator.api.conditions import Conditions
+from paceline_operator.api.status_scaling import ScalingStatus
 
 MAX_K = 32
 """Largest k that a table row can say."""
@@ -180,6 +181,7 @@ class ServingStatus(ApiModel):
         "hold-out pod, an experiment or a profile.",
     )
     verification: VerificationStatus | None = Field(default=None, description="How drafts are verified.")
+    scaling: ScalingStatus | None = Field(default=None, description="Replicas, where something scales them.")
     exploration: ExplorationStatus | None = Field(default=None, description="What exploration costs.")
     proposals: list[ProposalStatus] = Field(
         default_factory=list, max_length=8, description="What a restart or a person could do."
