@@ -72,9 +72,14 @@ def test_rows_of_any_table_expand_to_it(table: list[int]) -> None:
     assert all(a[2] != b[2] for a, b in pairwise(rows))
 
 
-@pytest.mark.parametrize("method", ["suffix", "ngram_gpu"])
-def test_a_method_that_asserts_its_k_boots_without_a_schedule(method: str) -> None:
-    given = serving(speculation={"method": method, "draft": None, "maxTokens": 4})
+V1 = {"env": [{"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "0"}]}
+
+
+@pytest.mark.parametrize(
+    ("method", "engine"), [("suffix", {}), ("ngram_gpu", V1), ("ngram", V1)], ids=["suffix", "ngram_gpu", "V1"]
+)
+def test_without_a_schedule_graphs_are_for_the_one_k(method: str, engine: dict[str, Any]) -> None:
+    given = serving(speculation={"method": method, "draft": None, "maxTokens": 4}, engine=engine)
     assert "num_speculative_tokens_per_batch_size" not in speculative_config(given)
     compilation = json.loads(value_of(command(given), "--compilation-config"))
     assert all(size % 5 == 0 for size in compilation["cudagraph_capture_sizes"])
@@ -128,3 +133,77 @@ def test_eager_engines_capture_nothing() -> None:
 def test_every_option_we_write_is_one_that_we_own(spec: dict[str, Any]) -> None:
     written = {element.replace("--no-", "--") for element in command(serving(**spec)) if element.startswith("--")}
     assert written <= set(OWNED)
+
+
+@pytest.mark.parametrize(
+    ("engine", "tuning"),
+    [
+        ({}, {}),
+        ({**V1, "cudagraphMode": "PIECEWISE"}, {}),
+        ({**V1, "enforceEager": True}, {}),
+        (V1, {"ladder": [4, 0]}),
+        ({"device": "CPU"}, {}),
+    ],
+)
+def test_a_schedule_is_given_where_it_costs_nothing_or_is_asked_for(
+    engine: dict[str, Any], tuning: dict[str, Any]
+) -> None:
+    given = serving(speculation={"method": "ngram", "draft": None, "maxTokens": 4}, engine=engine, tuning=tuning)
+    rows = speculative_config(given)["num_speculative_tokens_per_batch_size"]
+    assert {k for _, _, k in rows} >= {4, 0}
+
+
+def test_each_option_of_the_engine_is_vllms() -> None:
+    engine = {
+        "maxNumBatchedTokens": 8192,
+        "quantization": "compressed-tensors",
+        "kvCacheDtype": "fp8",
+        "lora": {"maxLoras": 4, "maxLoraRank": 64, "maxCpuLoras": 16},
+        "cudagraphMode": "FULL_DECODE_ONLY",
+    }
+    made = command(serving(engine=engine))
+    assert value_of(made, "--max-num-batched-tokens") == "8192"
+    assert value_of(made, "--quantization") == "compressed-tensors"
+    assert value_of(made, "--kv-cache-dtype") == "fp8"
+    assert made.count("--enable-lora") == 1
+    assert [value_of(made, f"--max-{name}") for name in ("loras", "lora-rank", "cpu-loras")] == ["4", "64", "16"]
+    assert json.loads(value_of(made, "--compilation-config"))["cudagraph_mode"] == "FULL_DECODE_ONLY"
+
+
+def test_without_graphs_no_sizes_are_asked_for() -> None:
+    made = command(serving(engine={"cudagraphMode": "NONE"}))
+    assert json.loads(value_of(made, "--compilation-config")) == {"cudagraph_mode": "NONE"}
+
+
+def test_each_option_of_the_draft_is_vllms() -> None:
+    draft = {"source": "hf://a/b", "revision": "v2", "tensorParallelSize": 1, "quantization": "fp8"}
+    config = speculative_config(serving(speculation={"draft": draft, "draftSampleMethod": "probabilistic"}))
+    assert config["model"] == "a/b"
+    assert (config["revision"], config["draft_tensor_parallel_size"], config["quantization"]) == ("v2", 1, "fp8")
+    assert config["draft_sample_method"] == "probabilistic"
+
+
+def test_options_of_the_suffix_method_are_named_only_where_they_are_given() -> None:
+    plain = speculative_config(serving(speculation={"method": "suffix", "draft": None}))
+    assert plain == {"method": "suffix", "num_speculative_tokens": 5}
+    given = speculative_config(serving(speculation={"method": "suffix", "draft": None, "suffix": {}}))
+    assert given == plain | {
+        "suffix_decoding_max_tree_depth": 24,
+        "suffix_decoding_max_cached_requests": 10_000,
+        "suffix_decoding_max_spec_factor": 1.0,
+        "suffix_decoding_min_token_prob": 0.1,
+    }
+
+
+def test_more_keys_join_the_speculative_config() -> None:
+    extra = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.5, 0.2, 0.1, 0.1]}
+    assert speculative_config(serving(speculation={"extraConfig": extra})).items() >= extra.items()
+
+
+@pytest.mark.parametrize("engine", [{}, {"cudagraphMode": "FULL"}, {"enforceEager": True}, {"device": "CPU"}])
+def test_without_a_drafter_the_engine_is_the_same_but_for_speculation(engine: dict[str, Any]) -> None:
+    given = serving(engine={"maxNumSeqs": 4, **engine})
+    speculative, plain = command(given), argv.build(given, table_of(given), drafter=False)
+    at = speculative.index("--speculative-config")
+    assert plain[:at] == speculative[:at]
+    assert plain[at:] == [] or json.loads(plain[at + 1])["cudagraph_capture_sizes"] == [1, 2, 3, 4]

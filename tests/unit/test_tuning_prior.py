@@ -22,10 +22,12 @@ from tests.unit.simulated import SURVIVALS, goodput, grid, spec, workload
         (4, (4, 3, 2, 1, 0)),
         (5, (5, 3, 2, 1, 0)),
         (7, (7, 5, 3, 2, 1, 0)),
-        (16, (16, 10, 6, 4, 3, 2, 1, 0)),
+        (6, (6, 3, 2, 1, 0)),
+        (15, (15, 7, 5, 3, 2, 1, 0)),
+        (16, (16, 5, 2, 1, 0)),
     ],
 )
-def test_default_ladder_thins_out(max_tokens: int, ladder: tuple[int, ...]) -> None:
+def test_default_ladder_thins_out_and_nests(max_tokens: int, ladder: tuple[int, ...]) -> None:
     speculation = {"method": "ngram", "maxTokens": max_tokens}
     assert ladder_of(spec(speculation=speculation)) == ladder
 
@@ -57,10 +59,26 @@ def test_a_given_ladder_is_taken_as_it_is() -> None:
     assert ladder_of(spec(tuning={"ladder": [0, 4, 2]})) == (4, 2, 0)
 
 
-@pytest.mark.parametrize("method", ["suffix", "ngram_gpu"])
-def test_a_method_that_cannot_change_k_has_a_ladder_of_one(method: str) -> None:
-    assert ladder_of(spec(speculation={"method": method, "maxTokens": 4})) == (4,)
+V1 = {"env": [{"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "0"}]}
+
+
+@pytest.mark.parametrize(
+    ("method", "engine"), [("suffix", {}), ("ngram_gpu", V1), ("ngram", V1)], ids=["suffix", "ngram_gpu", "V1"]
+)
+def test_an_engine_without_a_schedule_has_a_ladder_of_one(method: str, engine: dict[str, object]) -> None:
+    assert ladder_of(spec(speculation={"method": method, "maxTokens": 4}, engine=engine)) == (4,)
     assert set(boot_table((4,), 64)) == {4}
+
+
+def test_on_the_v1_runner_a_ladder_is_asked_for_or_costs_nothing() -> None:
+    for engine, tuning in (
+        (V1, {"ladder": [4, 0]}),
+        ({**V1, "cudagraphMode": "PIECEWISE"}, {}),
+        ({"device": "CPU"}, {}),
+    ):
+        found = ladder_of(spec(speculation={"method": "ngram", "maxTokens": 4}, engine=engine, tuning=tuning))
+        assert found[0] == 4
+        assert found[-1] == 0
 
 
 ladders = st.sets(st.integers(0, 32), min_size=1, max_size=12).map(lambda ks: tuple(sorted(ks, reverse=True)))

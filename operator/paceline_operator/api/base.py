@@ -53,3 +53,5 @@ NAME_RULE = (
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
+VllmName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+"""A value as vLLM names it. Which there are differs between versions: preflight/matrix.yaml."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from paceline_operator.api.base import ApiModel, Image, cel
+from paceline_operator.api.base import ApiModel, Image, VllmName, cel
 
 Argument = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -38,6 +38,39 @@ class Plugin(ApiModel):
     )
 
 
+class CudagraphMode(StrEnum):
+    """CUDA graphs of the target, by vLLM's names. Full graphs hold a whole decode step, piecewise ones leave attention
+    out."""
+
+    NONE = "NONE"
+    PIECEWISE = "PIECEWISE"
+    FULL = "FULL"
+    FULL_DECODE_ONLY = "FULL_DECODE_ONLY"
+    FULL_AND_PIECEWISE = "FULL_AND_PIECEWISE"
+
+
+class Lora(ApiModel):
+    """LoRA adapters. Drafts are made for the base model, so adapters lower the acceptance."""
+
+    max_loras: int = Field(default=1, ge=1, le=1024, description="Adapters in one batch at most.")
+    max_lora_rank: Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] = Field(
+        default=16, description="Largest rank of an adapter; memory is taken for it."
+    )
+    max_cpu_loras: int | None = Field(
+        default=None, ge=1, le=16_384, description="Adapters kept in host memory; maxLoras if absent."
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!has(self.maxCpuLoras) || self.maxCpuLoras >= self.maxLoras",
+                "maxCpuLoras must not be below maxLoras",
+                "maxCpuLoras",
+            )
+        )
+    )
+
+
 class EnvVar(ApiModel):
     """A literal environment variable of the engine container."""
 
@@ -49,19 +82,41 @@ class Engine(ApiModel):
     """The vLLM engine of each replica."""
 
     image: Image | None = Field(default=None, description="vLLM image; the operator's default if absent.")
+    vllm_version: str | None = Field(
+        default=None,
+        max_length=32,
+        pattern=r"^\d+\.\d+(\.\d+)?$",
+        description="vLLM version of the image, by which its options are judged; read from the image's tag if absent.",
+    )
     device: Device = Field(default=Device.GPU, description="GPU requests nvidia.com/gpu; CPU serves on cores.")
     plugin: Plugin = Field(default_factory=Plugin, description="The engine plugin.")
     tensor_parallel_size: int = Field(default=1, ge=1, le=64, description="GPUs that share each layer.")
     pipeline_parallel_size: int = Field(default=1, ge=1, le=64, description="Stages of layers.")
     max_model_len: int | None = Field(default=None, ge=16, le=16_777_216, description="Context limit, tokens.")
     max_num_seqs: int = Field(default=256, ge=1, le=4096, description="Requests in one step at most.")
+    max_num_batched_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_048_576,
+        description="Tokens in one step at most, prompts included; vLLM's default if absent.",
+    )
     gpu_memory_utilization_percent: int = Field(
         default=90, ge=10, le=98, description="Share of the GPU's memory that vLLM takes."
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] | None = Field(
         default=None, description="Type of weights and activations."
     )
+    quantization: VllmName | None = Field(
+        default=None, description="Quantization of the weights, by vLLM's name; what the checkpoint says if absent."
+    )
+    kv_cache_dtype: VllmName | None = Field(
+        default=None, description="Type of the KV cache, by vLLM's name; the model's if absent."
+    )
     enforce_eager: bool = Field(default=False, description="No CUDA graphs, no compilation.")
+    cudagraph_mode: CudagraphMode | None = Field(
+        default=None, description="CUDA graphs of the target; vLLM's default (FULL_AND_PIECEWISE) if absent."
+    )
+    lora: Lora | None = Field(default=None, description="Serve LoRA adapters; `{}` for the defaults.")
     enable_prefix_caching: bool | None = Field(default=None, description="vLLM's default if absent.")
     extra_args: Annotated[list[Argument], Field(max_length=64)] = Field(
         default_factory=list,
@@ -95,6 +150,21 @@ class Engine(ApiModel):
                 "self.device == 'GPU' || (self.tensorParallelSize == 1 && self.pipelineParallelSize == 1)",
                 "a CPU engine has tensorParallelSize 1 and pipelineParallelSize 1",
                 "device",
+            ),
+            (
+                "!has(self.maxNumBatchedTokens) || self.maxNumBatchedTokens >= self.maxNumSeqs",
+                "maxNumBatchedTokens must not be below maxNumSeqs: each request needs a token of the step",
+                "maxNumBatchedTokens",
+            ),
+            (
+                "!self.enforceEager || !has(self.cudagraphMode) || self.cudagraphMode == 'NONE'",
+                "enforceEager means no CUDA graphs: remove cudagraphMode",
+                "cudagraphMode",
+            ),
+            (
+                "self.device == 'GPU' || (!has(self.cudagraphMode) || self.cudagraphMode == 'NONE')",
+                "a CPU engine has no CUDA graphs: remove cudagraphMode",
+                "cudagraphMode",
             ),
         )
     )

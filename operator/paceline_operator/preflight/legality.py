@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.engine import Device
+from paceline_operator.api.runner import keeps_k
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.speculation import (
     DRAFT_METHODS,
     DRAFTLESS_METHODS,
-    FIXED_K_METHODS,
     AdaptiveVerification,
     Method,
     Ngram,
@@ -181,7 +181,7 @@ def _table(spec: ServingSpec) -> Iterator[Finding]:
 
 def _fixed_k(spec: ServingSpec) -> Iterator[Finding]:
     speculation, tuning = spec.speculation, spec.tuning
-    if speculation.method not in FIXED_K_METHODS:
+    if not keeps_k(spec):
         return
     fixed = f"vLLM's {speculation.method.value} cannot change k and always drafts spec.speculation.maxTokens"
     if tuning.ladder is not None:

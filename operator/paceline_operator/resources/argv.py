@@ -8,9 +8,10 @@ from typing import Any
 
 from paceline_engine.protocol import compress
 from paceline_operator import naming
-from paceline_operator.api.engine import Device, Engine
+from paceline_operator.api.engine import CudagraphMode, Device, Engine, Lora
+from paceline_operator.api.runner import without_schedule
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.api.speculation import FIXED_K_METHODS, AdaptiveVerification, Method, Ngram
+from paceline_operator.api.speculation import AdaptiveVerification, Method, Ngram, Speculation
 from paceline_operator.resources.capture import capture_sizes
 from paceline_operator.resources.source import resolve
 
@@ -45,19 +46,46 @@ def speculative_config(serving: SpeculativeServing, boot_table: Sequence[int]) -
         "method": speculation.method.value,
         "num_speculative_tokens": speculation.max_tokens,
     }
-    if speculation.method not in FIXED_K_METHODS:
+    if not without_schedule(serving.spec):
         config["num_speculative_tokens_per_batch_size"] = schedule_rows(boot_table)
-    if speculation.draft:
-        config["model"] = resolve(speculation.draft.source, "draft").argument
-        if speculation.draft.revision:
-            config["revision"] = speculation.draft.revision
-    if speculation.method in (Method.NGRAM, Method.NGRAM_GPU):
-        window = speculation.ngram or Ngram()
-        config["prompt_lookup_min"] = window.prompt_lookup_min
-        config["prompt_lookup_max"] = window.prompt_lookup_max
+    config |= _draft(speculation) | _window(speculation) | _suffix(speculation)
+    if speculation.draft_sample_method:
+        config["draft_sample_method"] = speculation.draft_sample_method.value
     if speculation.adaptive_verification is AdaptiveVerification.ENABLED:
         config["enable_adaptive_verification"] = True
-    return config
+    return config | (speculation.extra_config or {})
+
+
+def _draft(speculation: Speculation) -> dict[str, Any]:
+    draft = speculation.draft
+    if draft is None:
+        return {}
+    given = {
+        "model": resolve(draft.source, "draft").argument,
+        "revision": draft.revision,
+        "draft_tensor_parallel_size": draft.tensor_parallel_size,
+        "quantization": draft.quantization,
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _window(speculation: Speculation) -> dict[str, Any]:
+    if speculation.method not in (Method.NGRAM, Method.NGRAM_GPU):
+        return {}
+    window = speculation.ngram or Ngram()
+    return {"prompt_lookup_min": window.prompt_lookup_min, "prompt_lookup_max": window.prompt_lookup_max}
+
+
+def _suffix(speculation: Speculation) -> dict[str, Any]:
+    options = speculation.suffix
+    if options is None:
+        return {}
+    return {
+        "suffix_decoding_max_tree_depth": options.max_tree_depth,
+        "suffix_decoding_max_cached_requests": options.max_cached_requests,
+        "suffix_decoding_max_spec_factor": options.max_spec_factor_percent / 100,
+        "suffix_decoding_min_token_prob": options.min_token_probability_percent / 100,
+    }
 
 
 def schedule_rows(boot_table: Sequence[int]) -> list[list[int]]:
@@ -75,25 +103,42 @@ def _engine(engine: Engine) -> list[str]:
     prefix_caching = {None: [], True: ["--enable-prefix-caching"], False: ["--no-enable-prefix-caching"]}
     return [
         *_option("--max-num-seqs", engine.max_num_seqs),
+        *_option("--max-num-batched-tokens", engine.max_num_batched_tokens),
         *_option("--max-model-len", engine.max_model_len),
         *_option("--dtype", dtype),
+        *_option("--quantization", engine.quantization),
+        *_option("--kv-cache-dtype", engine.kv_cache_dtype),
         *(_option("--tensor-parallel-size", engine.tensor_parallel_size) if gpu else []),
         *(_option("--pipeline-parallel-size", engine.pipeline_parallel_size) if gpu else []),
         *(_option("--gpu-memory-utilization", f"{engine.gpu_memory_utilization_percent / 100:.2f}") if gpu else []),
         *(["--enforce-eager"] if eager else []),
         *prefix_caching[engine.enable_prefix_caching],
+        *_lora(engine.lora),
+    ]
+
+
+def _lora(lora: Lora | None) -> list[str]:
+    if lora is None:
+        return []
+    return [
+        "--enable-lora",
+        *_option("--max-loras", lora.max_loras),
+        *_option("--max-lora-rank", lora.max_lora_rank),
+        *_option("--max-cpu-loras", lora.max_cpu_loras),
     ]
 
 
 def _compilation_config(
     serving: SpeculativeServing, boot_table: Sequence[int], *, drafter: bool
 ) -> dict[str, Any] | None:
-    engine, speculation = serving.spec.engine, serving.spec.speculation
-    if engine.device is not Device.GPU or engine.enforce_eager:
+    spec, mode = serving.spec, serving.spec.engine.cudagraph_mode
+    if spec.engine.device is not Device.GPU or spec.engine.enforce_eager:
         return None
-    fixed = speculation.method in FIXED_K_METHODS
-    ladder = {speculation.max_tokens} if fixed else set(boot_table[1:])
-    return {"cudagraph_capture_sizes": list(capture_sizes(ladder if drafter else {0}, engine.max_num_seqs))}
+    config: dict[str, Any] = {} if mode is None else {"cudagraph_mode": mode.value}
+    if mode is CudagraphMode.NONE:
+        return config
+    ladder = {0} if not drafter else {spec.speculation.max_tokens} if without_schedule(spec) else set(boot_table[1:])
+    return config | {"cudagraph_capture_sizes": list(capture_sizes(ladder, spec.engine.max_num_seqs))}
 
 
 def _option(name: str, value: str | int | None) -> list[str]:

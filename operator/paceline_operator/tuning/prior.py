@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import lcm
 
+from paceline_operator.api.runner import without_schedule
 from paceline_operator.api.serving import ServingSpec
-from paceline_operator.api.speculation import FIXED_K_METHODS
 
 TOKEN_BUDGET = 96
 """Drafted tokens a step up to which a k >= 2 is the prior: k * requests <= 96. Measured on an H200 with EAGLE drafts
 and real acceptance (8B and dense 32B), the best k is 5 up to 16 requests, 3 at 32, 2 at 48 and 1 from 64 on."""
+NESTING = 84
+"""Least common multiple, of all k + 1 of a default ladder, that is not exceeded where that can be: the smaller it is,
+the more steps find a CUDA graph (resources/capture.py). 84 keeps the worst share at 0.69 for any maxTokens up to 16."""
+ALWAYS = 6
+"""Common multiple of the k + 1 of 2, 1 and 0, at which every default ladder ends."""
 LAST_LOAD_OF_ONE = 256
 """Requests up to which k=1 is the prior: it beat k=0 up to 256 with every acceptance but the poorest (k=0 from 192)."""
 
@@ -17,25 +23,34 @@ LAST_LOAD_OF_ONE = 256
 def ladder_of(spec: ServingSpec) -> tuple[int, ...]:
     """Candidate ks, descending: tuning.ladder as given, else chosen from speculation.maxTokens.
 
-    The default keeps maxTokens and 0 and thins out between, each k about 0.6 of the one above (5 3 2 1 0; 7 5 3 2 1 0;
-    16 10 6 4 3 2 1 0): neighbours closer than that differ by less than a tie band. The ks of tuning.table join it:
-    graphs exist for the ladder alone. It never has more than maxNumSeqs entries (each must own a batch size of the boot
-    schedule) unless the table does; a given ladder may have more, and `boot_table` refuses either. A method that cannot
-    change k has a ladder of one.
+    The default keeps maxTokens and 0 and thins out between, each k about 0.6 of the one above (5 3 2 1 0; 7 5 3 2 1 0):
+    neighbours closer than that differ by less than a tie band. Of the ks near 0.6 it takes one whose k + 1 nests with
+    the others' (6 3 2 1 0; 15 7 5 3 2 1 0). The ks of tuning.table join it: graphs exist for the ladder alone. It never
+    has more than maxNumSeqs entries (each must own a batch size of the boot schedule) unless the table does; a given
+    ladder may have more, and `boot_table` refuses either. An engine that is given no schedule has a ladder of one.
     """
-    if spec.speculation.method in FIXED_K_METHODS:
+    if without_schedule(spec):
         return (spec.speculation.max_tokens,)
     if spec.tuning.ladder:
         return tuple(sorted(set(spec.tuning.ladder), reverse=True))
     ladder = [spec.speculation.max_tokens]
     while ladder[-1] > 0:
-        ladder.append(min(ladder[-1] - 1, -(-ladder[-1] * 6 // 10)))
+        ladder.append(_next(ladder))
     asked = {row.k for row in spec.tuning.table or ()}
     spare = [k for k in ladder if k not in asked]  # what may give way: thin from below, then 0, then maxTokens
     while spare and len(asked) + len(spare) > max(1, spec.engine.max_num_seqs):
         inner = [k for k in spare if k not in (0, spec.speculation.max_tokens)]
         spare.remove(inner[-1] if inner else spare[-1])
     return tuple(sorted(asked | set(spare), reverse=True))
+
+
+def _next(ladder: list[int]) -> int:
+    """The k below the last: nearest to 0.6 of it among those that keep the common multiple small; 0 always does."""
+    common = lcm(ALWAYS, *(k + 1 for k in ladder))
+    limit = max(NESTING, lcm(ALWAYS, ladder[0] + 1))
+    wanted = min(ladder[-1] - 1, -(-ladder[-1] * 6 // 10))
+    nests = (k for k in range(ladder[-1]) if lcm(common, k + 1) <= limit)
+    return min(nests, key=lambda k: (abs(k - wanted), k))
 
 
 def boot_table(ladder: tuple[int, ...], max_num_seqs: int) -> tuple[int, ...]:
