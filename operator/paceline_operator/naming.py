@@ -40,6 +40,11 @@ ANNOTATION_UNPINNED_MODE = f"{GROUP}/unpinned-mode"
 """On a serving that `paceline pin` pinned: the tuning.mode that `paceline unpin` returns to."""
 APP = "paceline"
 COMPONENT_ENGINE = "engine"
+"""The pods that replicas counts and clients reach by the Service of the serving's name."""
+COMPONENT_PLAIN = "engine-plain"
+"""Engines without a drafter, beside them."""
+COMPONENT_WORKER = "engine-worker"
+"""Pods of an engine over several nodes, its leader apart: they serve nobody by themselves."""
 
 SERVING_PORT = 8000
 SERVING_PORT_NAME = "http"
@@ -63,6 +68,12 @@ def labels(serving: str) -> dict[str, str]:
         LABEL_MANAGED_BY: FIELD_MANAGER,
         LABEL_SERVING: serving,
     }
+
+
+def track_labels(track: str) -> dict[str, str]:
+    """What tells a track's pods from those of others."""
+    component = {LABEL_COMPONENT: COMPONENT_PLAIN} if track == TRACK_PLAIN else {}
+    return {LABEL_TRACK: track} | component
 
 
 def selector(serving: str) -> dict[str, str]:
