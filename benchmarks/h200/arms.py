@@ -22,7 +22,21 @@ PROMPT_TOKENS = 32
 WARM_STEPS = 6
 HOOKS = ("begin", "scheduled", "completed", "applied")
 HOOK_STEPS = 300
-T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
+T95 = {
+    1: 12.706,
+    2: 4.303,
+    3: 3.182,
+    4: 2.776,
+    5: 2.571,
+    6: 2.447,
+    7: 2.365,
+    8: 2.306,
+    9: 2.262,
+    10: 2.228,
+    11: 2.201,
+    12: 2.179,
+    13: 2.160,
+}
 """Student's t of a two-sided 95 % interval, by degrees of freedom."""
 Arm = tuple[str, str, int]
 """(engine, plugin | no_thread | bare | as_booted, k)."""
@@ -105,7 +119,7 @@ def overhead(lane: Lane, engine: str) -> None:
     found: dict[str, Any] = {}
     for load, steps in SCALE.cost_loads.items():
         with lane.remotes[engine].control.polled():
-            here = compare(lane, (plugin, quiet, bare), load, steps, SCALE.rounds)
+            here = compare(lane, (plugin, quiet, bare), load, steps, SCALE.rounds[load])
         rows += here
         found[str(load)] = {
             "plugin_over_none": ratio(here, plugin, bare),

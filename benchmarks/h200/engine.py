@@ -19,6 +19,9 @@ from typing import Any
 
 from control import Control
 from scale import SCALE
+from stalls import Watch
+
+from paceline_operator.resources.capture import capture_sizes
 
 NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1",
@@ -29,7 +32,8 @@ NO_MULTICAST = {
 
 QUIET_SECONDS = 150.0
 MIXED_STEPS = (384, 512, 768, 1024, 1536, 2048)
-"""Tokens of steps with prompts in them that have a graph in every engine, so that none is at a disadvantage there."""
+"""Tokens of steps with prompts that also have a graph in engines of one k, whose own sizes end early: one that
+drafts must have no advantage there. Where ks are many their sizes reach as far, and others would hide some."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,7 @@ class Engine:
         self.finished = self.failed = 0
         self.modes: dict[str, int] = {}
         self._watch_steps()
+        Watch(lambda: self.completed if self.length else None).start()
         gc.collect()
         gc.freeze()
 
@@ -154,10 +159,8 @@ class Engine:
     def _arguments(self, work: Path) -> dict[str, Any]:
         options = self.options
         ladder = (0,) if not options.drafter else SCALE.ladder if options.schedule else (SCALE.static_k,)
-        sizes = {n for n in SCALE.graph_requests if n <= options.seqs}
-        capture = sorted(
-            {n * (k + 1) for k in ladder for n in sizes} | {n for n in MIXED_STEPS if n <= 8 * options.seqs}
-        )
+        mixed = {n for n in MIXED_STEPS if n <= 8 * options.seqs} if len(ladder) == 1 else set()
+        capture = sorted({*capture_sizes(ladder, options.seqs), *mixed})
         found: dict[str, Any] = {
             "max_model_len": 2048, "max_num_seqs": options.seqs, "enable_prefix_caching": False,
             "max_num_batched_tokens": 8192, "disable_log_stats": False,

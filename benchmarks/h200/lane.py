@@ -7,7 +7,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from engine import Options
 class Lane:
     """Stages run within `until`; what a stage saves is there at once."""
 
-    def __init__(self, name: str, out: Path, until: float) -> None:
+    def __init__(self, name: str, out: Path, until: float, only: Collection[str] = ()) -> None:
         self.name = name
+        self.only = only
+        """Names of stages; empty: all."""
         self.out = out
         self.until = until
         self.start = time.monotonic()
@@ -82,6 +84,8 @@ class Lane:
 
     def stage(self, name: str, seconds: float, function: Callable[[Lane], None]) -> None:
         """Run a stage for at most `seconds`; whatever it raises is written down and the session goes on."""
+        if self.only and name not in self.only:
+            return
         begun = time.monotonic()
         left = self.until - begun
         if left < 0.2 * seconds:

@@ -25,13 +25,11 @@ class Scale:
     rates: tuple[float, ...]
     """Synthetic acceptance: share of drafts accepted up to each position."""
     seqs: int
-    graph_requests: tuple[int, ...]
-    """Request counts whose decode step gets a graph at every k. Others are padded up to the next."""
     loads: tuple[int, ...]
     cost_loads: dict[int, int]
     """Load -> steps of a window in which arms are compared: about a second."""
-    rounds: int
-    """Forth-and-back rounds of the plugin's arms at each load."""
+    rounds: dict[int, int]
+    """Load -> forth-and-back rounds of the plugin's arms: more where windows differ more."""
     boot_rounds: int
     """The same for the engines of their own, in windows of half the length."""
     changes: int
@@ -55,15 +53,15 @@ class Scale:
 H200 = Scale(
     cpu=False, hidden=4096, inner=14336, layers=32, heads=32, kv_heads=8, vocabulary=128256,
     ladder=(7, 5, 4, 3, 2, 1, 0), rates=(0.78, 0.60, 0.46, 0.36, 0.28, 0.22, 0.17), seqs=256,
-    graph_requests=(1, 2, 4, 8, 16, 32, 64, 128, 192, 256), loads=(1, 8, 32, 64, 128, 256),
-    cost_loads={1: 160, 64: 90, 256: 34}, rounds=6, boot_rounds=3, changes=200, sweep_seconds=1.6,
+    loads=(1, 8, 32, 64, 128, 256),
+    cost_loads={1: 160, 64: 90, 256: 34}, rounds={1: 4, 64: 14, 256: 6}, boot_rounds=3, changes=200, sweep_seconds=1.6,
     verification_seconds=0.9, visit_seconds=30.0, pinned_seconds=3.0, verification_visit_seconds=(9.0, 24.0),
     reply_tokens=512, boot_limit=330.0,
 )  # fmt: skip
 CPU = Scale(
     cpu=True, hidden=512, inner=1024, layers=8, heads=8, kv_heads=8, vocabulary=512,
     ladder=(5, 3, 1, 0), rates=(0.78, 0.60, 0.46, 0.36, 0.28), seqs=8,
-    graph_requests=(1, 2, 4, 8), loads=(1, 4), cost_loads={1: 30, 4: 30}, rounds=2, boot_rounds=1, changes=12,
+    loads=(1, 4), cost_loads={1: 30, 4: 30}, rounds={1: 2, 4: 2}, boot_rounds=1, changes=12,
     sweep_seconds=0.5, verification_seconds=0.5, visit_seconds=6.0, pinned_seconds=0.7,
     verification_visit_seconds=(4.0, 4.0), reply_tokens=200, boot_limit=150.0,
 )  # fmt: skip

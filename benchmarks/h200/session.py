@@ -1,6 +1,7 @@
 """All measurements on a machine with two H200s: two lanes at once, then both GPUs as one engine.
 
-Usage: session.py OUT_FOLDER [--seconds 1290] [--lane loop|plugin|text|ranks|steps] [--smollm FOLDER]
+Usage: session.py OUT_FOLDER [--seconds 1290] [--lane loop|plugin|text|ranks|steps ...] [--stage STAGE ...]
+                  [--smollm FOLDER]
 
 Each lane is a process, each engine another, each stage has its time; what fails is written to lane_*.json with its
 traceback in lane_*.log, and the rest goes on. Results are in OUT_FOLDER as soon as they are measured. Idle engines use
@@ -55,12 +56,12 @@ def loop(lane: Lane) -> None:
     engines = [
         options(8801, "0", "main", kv_gib=14.0),
         options(8802, "0", "off", kv_gib=13.0, drafter=False, plugin=False),
-        options(8803, "0", "static1", **static),
-        options(8804, "0", "static2", **static),
     ]
+    if not lane.only or "boots" in lane.only:
+        engines += [options(8803, "0", "static1", **static), options(8804, "0", "static2", **static)]
     lane.boot(engines)
     lane.stage("boots", 170, arms.boots)
-    lane.end("static1", "static2")
+    lane.end(*({"static1", "static2"} & lane.remotes.keys()))
     lane.stage("closed_loop", 780, lambda lane: closed_loop.run(lane, "main", "off"))
 
 
@@ -74,8 +75,8 @@ def plugin(lane: Lane) -> None:
         ]
     )
     lane.stage("retune", 90, lambda lane: changes.retune(lane, "main"))
-    lane.stage("overhead", 260, lambda lane: arms.overhead(lane, "main"))
-    lane.stage("sweep", 190, lambda lane: samples.sweep(lane, "main"))
+    lane.stage("overhead", 360, lambda lane: arms.overhead(lane, "main"))
+    lane.stage("sweep", 260, lambda lane: samples.sweep(lane, "main"))
     lane.stage("switches", 60, lambda lane: changes.switches(lane, "av"))
     lane.stage("verification", 180, verification.by_load)
     lane.stage("starved", 60, lambda lane: verification.starve(lane, "av"))
@@ -95,9 +96,9 @@ def steps(lane: Lane) -> None:
     )
     lane.stage("ranks", 110, lambda lane: changes.ranks(lane, "ranks"))
     lane.end("ranks")
-    lane.stage("overhead", 230, lambda lane: arms.overhead(lane, "main"))
+    lane.stage("overhead", 360, lambda lane: arms.overhead(lane, "main"))
     lane.stage("retune", 90, lambda lane: changes.retune(lane, "main"))
-    lane.stage("sweep", 190, lambda lane: samples.sweep(lane, "main"))
+    lane.stage("sweep", 260, lambda lane: samples.sweep(lane, "main"))
 
 
 def text_lane(lane: Lane, model: Path) -> None:
@@ -111,13 +112,13 @@ def text_lane(lane: Lane, model: Path) -> None:
         lane.stage(one.name, 60, lambda lane, name=one.name: text.compare(lane, name, ROOT))  # type: ignore[misc]
 
 
-def one_lane(name: str, out: Path, seconds: float, model: Path) -> None:
+def one_lane(name: str, arguments: argparse.Namespace) -> None:
     """Run a lane in this process; asked to end, it ends its engines."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("asked to end"))
-    lane = Lane(name, out, time.monotonic() + seconds)
+    lane = Lane(name, arguments.out, time.monotonic() + arguments.seconds, arguments.stage)
     try:
         if name == "text":
-            text_lane(lane, model)
+            text_lane(lane, arguments.smollm)
         else:
             {"loop": loop, "plugin": plugin, "ranks": ranks, "steps": steps}[name](lane)
     finally:
@@ -140,6 +141,7 @@ def together(names: list[str], until: float, arguments: argparse.Namespace) -> N
                 name,
                 "--smollm",
                 str(arguments.smollm),
+                *(word for stage in arguments.stage for word in ("--stage", stage)),
             ]
             command += ["--seconds", str(max(0.0, until - time.monotonic()))]
             running[name] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -160,15 +162,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=1290.0)
-    parser.add_argument("--lane", choices=["loop", "plugin", "text", "ranks", "steps"])
+    parser.add_argument("--lane", action="append", choices=["loop", "plugin", "text", "ranks", "steps"], default=[])
+    parser.add_argument("--stage", action="append", default=[], help="of these lanes; all if absent")
     parser.add_argument("--smollm", type=Path, default=Path("/tmp/smollm"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ |= NO_MULTICAST
-    if arguments.lane:
-        one_lane(arguments.lane, arguments.out, arguments.seconds, arguments.smollm)
+    if len(arguments.lane) == 1:
+        one_lane(arguments.lane[0], arguments)
         return
     end = time.monotonic() + arguments.seconds
+    if arguments.lane:
+        together(arguments.lane, end, arguments)
+        return
     together(["loop", "plugin"], end - LAST_SECONDS, arguments)
     together(["ranks", "text"], end, arguments)
     print("session over", flush=True)
