@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from paceline_operator.api.base import ApiModel, Image, VllmName, cel
+from paceline_operator.api.multinode import MultiNode
 
 Argument = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -92,6 +93,9 @@ class Engine(ApiModel):
     plugin: Plugin = Field(default_factory=Plugin, description="The engine plugin.")
     tensor_parallel_size: int = Field(default=1, ge=1, le=64, description="GPUs that share each layer.")
     pipeline_parallel_size: int = Field(default=1, ge=1, le=64, description="Stages of layers.")
+    multi_node: MultiNode | None = Field(
+        default=None, description="Spread each replica over several nodes; one pod a replica if absent."
+    )
     max_model_len: int | None = Field(default=None, ge=16, le=16_777_216, description="Context limit, tokens.")
     max_num_seqs: int = Field(default=256, ge=1, le=4096, description="Requests in one step at most.")
     max_num_batched_tokens: int | None = Field(
@@ -150,6 +154,12 @@ class Engine(ApiModel):
                 "self.device == 'GPU' || (self.tensorParallelSize == 1 && self.pipelineParallelSize == 1)",
                 "a CPU engine has tensorParallelSize 1 and pipelineParallelSize 1",
                 "device",
+            ),
+            (
+                "!has(self.multiNode) || (self.device == 'GPU' && "
+                "(self.tensorParallelSize * self.pipelineParallelSize) % self.multiNode.nodes == 0)",
+                "multiNode.nodes must divide tensorParallelSize * pipelineParallelSize: each node has as many GPUs",
+                "multiNode.nodes",
             ),
             (
                 "!has(self.maxNumBatchedTokens) || self.maxNumBatchedTokens >= self.maxNumSeqs",

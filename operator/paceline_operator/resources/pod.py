@@ -80,7 +80,10 @@ def _engine_container(
 ) -> dict[str, Any]:
     engine = serving.spec.engine
     gpu = engine.device is Device.GPU
-    resources = merge({"limits": {GPU_RESOURCE: str(_gpus(engine))}} if gpu else {}, engine.resources or {})
+    given = engine.resources or {}
+    # A claim (dynamic resource allocation) brings the devices: a limit beside it would ask for as many again.
+    counted = gpu and not given.get("claims")
+    resources = merge({"limits": {GPU_RESOURCE: str(_gpus(engine))}} if counted else {}, given)
     ports = [{"name": naming.SERVING_PORT_NAME, "containerPort": naming.SERVING_PORT, "protocol": "TCP"}]
     if engine.plugin.injection is not PluginInjection.NONE:
         ports.append({"name": naming.CONTROL_PORT_NAME, "containerPort": CONTROL_PORT, "protocol": "TCP"})
@@ -173,6 +176,6 @@ def _restricted() -> dict[str, Any]:
 
 
 def _gpus(engine: Engine) -> int:
-    """GPUs of one pod: the world size of tensor and pipeline parallelism; 0 on CPUs."""
-    gpu = engine.device is Device.GPU
-    return engine.tensor_parallel_size * engine.pipeline_parallel_size if gpu else 0
+    """GPUs of one pod: its share of the world size of tensor and pipeline parallelism; 0 on CPUs."""
+    nodes = engine.multi_node.nodes if engine.multi_node else 1
+    return engine.tensor_parallel_size * engine.pipeline_parallel_size // nodes if engine.device is Device.GPU else 0
