@@ -13,9 +13,14 @@ from paceline_operator.api.base import NAME_RULE, ApiModel, ObjectMeta, cel
 from paceline_operator.api.engine import Engine
 from paceline_operator.api.model import Model
 from paceline_operator.api.rollout import Rollout
+from paceline_operator.api.routing import Routing
 from paceline_operator.api.speculation import Speculation
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.api.tuning import Slo, Tuning
+
+
+MULTI_NODE_NAME_LENGTH = 36
+"""`<name>-group-plain-<group>` names a StatefulSet, whose revision label (63) adds 11 to it."""
 
 
 class ServingSpec(ApiModel):
@@ -30,6 +35,7 @@ class ServingSpec(ApiModel):
     tuning: Tuning = Field(default_factory=Tuning, description="How k is chosen.")
     slo: Slo = Field(default_factory=Slo, description="Service levels that tuning respects.")
     autoscaling: Autoscaling = Field(default_factory=Autoscaling, description="Replicas by load.")
+    routing: Routing = Field(default_factory=Routing, description="How requests reach the engines.")
     rollout: Rollout = Field(default_factory=Rollout, description="How pods are replaced.")
     suspend: bool = Field(default=False, description="Write no child, push nothing; status is still written.")
 
@@ -93,4 +99,14 @@ class SpeculativeServing(ApiModel):
     spec: ServingSpec
     status: ServingStatus = Field(default_factory=ServingStatus)
 
-    model_config = ConfigDict(json_schema_extra=cel(NAME_RULE))
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            NAME_RULE,
+            (
+                f"!has(self.spec.engine.multiNode) || self.metadata.name.size() <= {MULTI_NODE_NAME_LENGTH}",
+                f"with engine.multiNode the name must be at most {MULTI_NODE_NAME_LENGTH} characters: a LeaderWorkerSet "
+                "names StatefulSets after it",
+                "metadata.name",
+            ),
+        )
+    )

@@ -8,15 +8,19 @@ from paceline_operator.resources.inputs import Manifest
 from paceline_operator.resources.meta import child_metadata
 
 
-def build(serving: SpeculativeServing) -> Manifest:
-    """Service `<serving>`: port 8000 to the engines' OpenAI-compatible server."""
+def build(serving: SpeculativeServing, *, plain: bool = False) -> Manifest:
+    """Service `<serving>`: port 8000 to the engines' OpenAI-compatible server, stable and canary alike.
+
+    Of `plain` engines: `<serving>-plain`. Of an engine over several nodes, its leader.
+    """
+    component = {naming.LABEL_COMPONENT: naming.COMPONENT_PLAIN} if plain else {}
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": child_metadata(serving),
+        "metadata": child_metadata(serving, naming.TRACK_PLAIN if plain else ""),
         "spec": {
             "type": "ClusterIP",
-            "selector": naming.selector(serving.metadata.name),
+            "selector": naming.selector(serving.metadata.name) | component,
             "ports": [
                 {
                     "name": naming.SERVING_PORT_NAME,
