@@ -5,12 +5,17 @@ A new process starts with none of it, sees the rest in the cluster and in the en
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
+from paceline_operator.effective.fleet import Known
 from paceline_operator.events import Recorder
 from paceline_operator.firsttokens import FirstTokens
 from paceline_operator.plan import Applied, ChildKey
+from paceline_operator.rollout.evidence import Watch
+from paceline_operator.scaling.replicas import Past
 from paceline_operator.sightings import Sighting
 from paceline_operator.tuning.model import Memory
 
@@ -36,8 +41,21 @@ class Remembered:
     """What the tuner was asked about last: settings and engines."""
     tuned_at: float = 0.0
     first_tokens: FirstTokens = field(default_factory=FirstTokens)
+    effective: Mapping[str, Known] = field(default_factory=dict)
+    """Pod -> what its engine did lately, declared against effective."""
     sightings: dict[str, Sighting] = field(default_factory=dict)
     """Pod -> what its engine answered last."""
+    scaling: Past = field(default_factory=Past)
+    """What replicas are decided by."""
+    scaling_told_at: float = 0.0
     unsaved: ServingStatus | None = None
     """Status that could not be written: the decisions in it must not be lost."""
+    in_force: SpeculativeServing | None = None
+    """What the stable pods run, as the last full pass found it."""
+    frozen: bool = False
+    """Pods with two templates serve, as it found: k stays as it is."""
+    look_at: float | None = None
+    """When children are to be looked at again though nothing wakes the object (monotonic)."""
+    watch: Watch = field(default_factory=Watch)
+    """What was seen of a canary and of the pods beside it."""
     recorder: Recorder = field(default_factory=Recorder)

@@ -12,6 +12,7 @@ from paceline_operator import act, metrics, observe, sightings, told, verdicts
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, rfc3339
+from paceline_operator.effective.declared import last_words, of_pod
 from paceline_operator.events import Event
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import Object, Target
@@ -58,6 +59,7 @@ async def retune(
     memory.tuned, memory.tuned_at = asked, now
     found = await observe.engines(client, targets, pods, memory.tuner)
     ended = {pod["metadata"]["name"]: verdicts.ended(pod) for pod in pods}
+    declared = {pod["metadata"]["name"]: of_pod(pod) for pod in pods}
     engines, memory.sightings, news = sightings.look(memory.sightings, found, ended, rfc3339(clock.now()))
     urls = {target.pod: target.serving_url for target in targets}
     engines, memory.first_tokens = await observe.first_tokens(client, engines, urls, settings, memory.first_tokens, now)
@@ -75,8 +77,10 @@ async def retune(
     if step.holding:
         metrics.HOLDS.labels(step.metrics_reason).inc()
     fields, conditions = told.status(step, engines, previous, rfc3339(clock.now()))
+    words = {pod["metadata"]["name"]: last_words(pod) for pod in pods}
+    memory.effective, effective = told.effective(memory.effective, engines, declared, words)
     after = settings.interval_seconds if targets else None
-    return Retuned(after, engines, fields, conditions, news)
+    return Retuned(after, engines, fields, [*conditions, effective], news)
 
 
 def _acknowledged(step: Step, pods: Sequence[str]) -> Step:

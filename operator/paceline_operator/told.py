@@ -1,14 +1,16 @@
-"""What status tells of a pass over engines: the tuner's own words, and those about verification and proposals. Pure.
+"""What status tells of a pass over engines: the tuner's own words, and those about verification, proposals and
+whether speculation is in effect. Pure.
 
 Measured numbers change with those of the table: with a decision or once a minute, and by more than a little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline_engine.protocol import State
+from paceline_operator.api.conditions import ConditionType
 from paceline_operator.api.status import (
     Cell,
     ExplorationStatus,
@@ -18,6 +20,8 @@ from paceline_operator.api.status import (
     VerificationRow,
     VerificationStatus,
 )
+from paceline_operator.effective import fleet
+from paceline_operator.effective.declared import Declared
 from paceline_operator.tuning import explain
 from paceline_operator.tuning.explain import moved, whole
 from paceline_operator.tuning.model import Engine, Exploration, Step, VerificationView
@@ -36,6 +40,28 @@ def status(
     modes = {engine.name: _mode(engine.state) for engine in engines if engine.state is not None}
     found["pods"] = [row.model_copy(update={"verification": modes.get(row.name)}) for row in found["pods"]]
     return found | _more(step, engines, previous), verdicts
+
+
+def effective(
+    known: Mapping[str, fleet.Known],
+    engines: Sequence[Engine],
+    declared: Mapping[str, Declared | None],
+    last_words: Mapping[str, str],
+) -> tuple[Mapping[str, fleet.Known], Verdict]:
+    """What to remember of each engine, and SpeculationEffective. `declared` and `last_words` are by pod."""
+    pods = [
+        fleet.Pod(
+            name=engine.name,
+            declared=declared.get(engine.name),
+            state=engine.state if engine.failure is None else None,
+            samples=engine.samples if engine.failure is None else None,
+            counters=engine.counters,
+            last_words=last_words.get(engine.name, ""),
+        )
+        for engine in engines
+    ]
+    found = fleet.look(known, pods)
+    return found.known, Verdict(ConditionType.SPECULATION_EFFECTIVE, found.status, found.reason, found.message)
 
 
 def _more(step: Step, engines: Sequence[Engine], previous: ServingStatus) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 from paceline_operator import explained, told
 from paceline_operator.api.status import DecisionRecord, ServingStatus
 from paceline_operator.cli.cluster import Context, Namespace, Where, fail, reach, serving_of
+from paceline_operator.effective.fleet import Known
 from paceline_operator.local.document import UserError
 from paceline_operator.replay import traces
 from paceline_operator.tuning import decide
@@ -69,13 +71,15 @@ def of_trace(path: Path | None) -> tuple[str, ServingStatus]:
     if trace is None:
         raise UserError(f"{path} is no trace")
     memory, status, start = Memory(), ServingStatus(), trace.passes[0].at if trace.passes else 0.0
+    seen: Mapping[str, Known] = {}
     made: list[DecisionRecord] = []
     for one in trace.passes:
         known = one.known_generation
         step = decide.step(trace.settings, memory, one.engines, known_generation=known, now=one.at)
         memory, at = step.memory, f"+{one.at - start:.0f}s"
         fields, verdicts = told.status(step, one.engines, status, at)
-        conditions = merge(status.conditions, verdicts, 0, at)
+        seen, effective = told.effective(seen, one.engines, {}, {})
+        conditions = merge(status.conditions, [*verdicts, effective], 0, at)
         status = status.model_copy(update={**fields, "conditions": conditions})
         made = [*status.decisions[: len(step.decisions)], *made]
     return f"{trace.name} ({path})", status.model_copy(update={"decisions": made})

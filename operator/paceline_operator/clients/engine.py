@@ -8,7 +8,7 @@ bodies, a deadline for the whole exchange, and samples whose numbers cannot be a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from http.cookiejar import DefaultCookiePolicy
 from types import TracebackType
@@ -91,8 +91,10 @@ class EngineClient:
             state = await self._read(State, control_url, "/state", token)
             samples = await self._read(Samples, control_url, "/samples", token, cursor)
         except _Refused as refused:
-            failure = await self._why_shut(serving_url, refused.failure) if refused.connection else refused.failure
-            return Engine(name=name, failure=failure.reason, failure_message=failure.message)
+            failure, counters = refused.failure, None
+            if refused.connection:
+                failure, counters = await self._why_shut(serving_url, refused.failure)
+            return Engine(name=name, failure=failure.reason, failure_message=failure.message, counters=counters)
         if state.boot_id != samples.boot_id:
             return Engine(
                 name=name, failure=Reason.ENGINE_WARMING_UP, failure_message="the engine restarted while it was read"
@@ -165,29 +167,30 @@ class EngineClient:
             raise _Refused(_refusal(status, answer, url))
         return answer
 
-    async def _why_shut(self, serving_url: str, shut: EngineFailure) -> EngineFailure:
-        """Tell a pod that is down from one whose engine serves without the plugin."""
+    async def _why_shut(
+        self, serving_url: str, shut: EngineFailure
+    ) -> tuple[EngineFailure, Mapping[str, float] | None]:
+        """Tell a pod that is down from one whose engine serves without the plugin: of that one, with its series."""
         url = f"{serving_url}/metrics"
         try:
             async with asyncio.timeout(DEADLINE_SECONDS), self._http.stream("GET", url) as response:
                 kept = [line async for line in _lines(response) if _is_engine_series(line)]
             series = parse_series(kept) if response.status_code == httpx.codes.OK else {}
         except (httpx.TransportError, TimeoutError):
-            return EngineFailure(
-                Reason.POD_NOT_ANSWERING, f"{shut.message}; and the serving port {serving_url} does not answer either"
-            )
+            text = f"{shut.message}; and the serving port {serving_url} does not answer either"
+            return EngineFailure(Reason.POD_NOT_ANSWERING, text), None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            return EngineFailure(Reason.MALFORMED_ANSWER, f"{url}: {_clip(error)}")
+            return EngineFailure(Reason.MALFORMED_ANSWER, f"{url}: {_clip(error)}"), None
         if not series:
-            return EngineFailure(
-                Reason.ENGINE_SERIES_MISSING,
+            text = (
                 f"{url} answers {response.status_code} without any {ENGINE_SERIES_PREFIX} series, and {shut.message}: "
-                "is this vLLM, and are its statistics on?",
+                "is this vLLM, and are its statistics on?"
             )
-        return EngineFailure(
-            Reason.PLUGIN_ABSENT,
-            f"the engine serves, but {shut.message}: the plugin is not loaded or found no token, see the engine's log",
+            return EngineFailure(Reason.ENGINE_SERIES_MISSING, text), None
+        text = (
+            f"the engine serves, but {shut.message}: the plugin is not loaded or found no token, see the engine's log"
         )
+        return EngineFailure(Reason.PLUGIN_ABSENT, text), series
 
 
 def parse_series(lines: Iterable[str]) -> dict[str, float]:
@@ -203,7 +206,7 @@ def parse_series(lines: Iterable[str]) -> dict[str, float]:
 
 
 def _is_engine_series(line: str) -> bool:
-    return line.startswith(ENGINE_SERIES_PREFIX)
+    return line.startswith(ENGINE_SERIES_PREFIX) and "_bucket{" not in line
 
 
 async def _bounded(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -34,7 +34,7 @@ Verdict = tuple[ConditionType, bool | None, Reason, str]
 
 
 class StatusFields(TypedDict):
-    """Fields of ServingStatus that the tuner knows, by attribute name, and the verdicts behind three conditions."""
+    """Fields of ServingStatus that the tuner knows, by attribute name, and the verdicts behind two conditions."""
 
     tier: Tier
     k: str
@@ -185,7 +185,6 @@ def _pod(step: Step, name: str) -> PodStatus:
 
 
 def _verdicts(step: Step) -> tuple[Verdict, ...]:
-    status, reason, message = step.effective
     tuned = step.reason not in (Reason.HOLDING, Reason.OBSERVING, Reason.NOT_ACKNOWLEDGED, Reason.RESTART_TIER)
     return (
         (
@@ -194,6 +193,5 @@ def _verdicts(step: Step) -> tuple[Verdict, ...]:
             step.metrics_reason,
             step.metrics_message,
         ),
-        (ConditionType.SPECULATION_EFFECTIVE, status, reason, message),
         (ConditionType.TUNED, None if step.holding else tuned, step.reason, step.message),
     )

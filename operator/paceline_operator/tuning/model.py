@@ -71,6 +71,8 @@ class Engine:
     failure_message: str = ""
     ttft_p95_seconds: float | None = None
     """Over the last period; None = unknown."""
+    counters: Mapping[str, float] | None = None
+    """vLLM's own series by name, summed over labels, of an engine that serves without the plugin (PluginAbsent)."""
 
 
 @dataclass(frozen=True)
@@ -198,8 +200,6 @@ class Step:
     tier: Tier
     tiers: Mapping[str, tuple[Tier, str]]
     """Engine name -> its tier and, where not Live, why."""
-    effective: tuple[bool | None, Reason, str]
-    """SpeculationEffective: status (None = Unknown), reason, message."""
     table: tuple[int, ...]
     """Dense table that should be in force after this pass."""
     recommended_table: tuple[int, ...] | None

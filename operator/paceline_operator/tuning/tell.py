@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,7 +10,6 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.api.status import Tier
 from paceline_operator.api.tuning import TuningMode
 from paceline_operator.tuning import cost, guard, holdout
-from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS
 from paceline_operator.tuning.engines import Fleet, listed, runs
 from paceline_operator.tuning.goodput import interval
 from paceline_operator.tuning.model import (
@@ -28,9 +26,6 @@ from paceline_operator.tuning.state import TunerState
 from paceline_operator.tuning.verification import Arm
 
 UNACKNOWLEDGED_PASSES = 3
-COLLAPSED_LENGTH = 1.02
-"""An acceptance length below this, while drafts are paid for, is a drafter that has stopped working (its weights lost,
-or an estimator that admits nothing), not a hard text."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,6 @@ def step(
         metrics_message=fleet.message,
         tier=fleet.tier,
         tiers=fleet.tiers,
-        effective=_effective(settings, state, fleet, holding),
         table=state.table,
         recommended_table=state.auto if state.decided else None,
         generation=state.policy.generation if state.policy else 0,
@@ -110,26 +104,6 @@ def _reason(settings: Settings, state: TunerState, fleet: Fleet, holding: bool) 
             f"not every k of the ladder is measured at {at} requests yet; k {state.table[at]} is in force",
         )
     return state.decided[at].reason, state.decided[at].message
-
-
-def _effective(settings: Settings, state: TunerState, fleet: Fleet, holding: bool) -> tuple[bool | None, Reason, str]:
-    if holding:
-        return None, Reason.HOLDING, f"unknown: {fleet.message}"
-    if not fleet.live:
-        return None, Reason.LIVE_K_UNSUPPORTED, f"k cannot follow the load: {_waiting(fleet)}"
-    counts = state.acceptance
-    on = [row for row, k in enumerate(settings.ladder) if k > 0]
-    steps = float(counts.request_steps[on].sum())
-    if steps < MIN_REQUEST_STEPS:
-        return None, Reason.NO_DRAFTS_YET, "no draft was verified lately"
-    extra, fired = float(counts.accepted[on].sum()) / steps, float(counts.drafts[on].sum()) / steps
-    sure = 1 + extra + 2 * math.sqrt((extra + 1 / steps) * settings.ladder[0] / steps) < COLLAPSED_LENGTH
-    if sure and fired > 0.5:
-        return False, Reason.DRAFTER_COLLAPSED, "drafts are made and paid for, but almost none is accepted"
-    at = state.load.present if state.load.present is not None else state.in_force[0] if state.in_force else None
-    if at is not None and state.table[at] == 0:
-        return False, Reason.NOT_SPECULATING, f"k is 0 at {at} requests: drafts do not pay there"
-    return True, Reason.EFFECTIVE, "drafts are made, accepted and pay for themselves as far as measured"
 
 
 def _waiting(fleet: Fleet) -> str:
