@@ -15,7 +15,15 @@ from paceline_engine.protocol import Policy, PolicyAck
 from paceline_operator import drift, events, metrics, naming
 from paceline_operator.api.base import ApiModel
 from paceline_operator.clients.engine import EngineClient
-from paceline_operator.clients.kube import ForbiddenError, InvalidError, Kube, KubeError, NotFoundError, Object
+from paceline_operator.clients.kube import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    Kube,
+    KubeError,
+    NotFoundError,
+    Object,
+)
 from paceline_operator.kinds import OPTIONAL
 from paceline_operator.plan import Absence, Applied, ChildKey, ChildPlan, Target, forbidden, key_of, not_served
 
@@ -110,6 +118,22 @@ async def push(client: EngineClient, policy: Policy, targets: Sequence[Target]) 
         if text:
             logger.warning("Pod did not take a policy: pod=%s generation=%d why=%s", pod, policy.generation, text)
     return answers
+
+
+async def scale(kube: Kube, serving: Object, replicas: int, report: Report) -> bool:
+    """Write replicas through the scale subresource. True when they are written.
+
+    Not where the object changed since it was read: then somebody else may have written them, and the next pass decides.
+    """
+    try:
+        await kube.scale(serving, replicas)
+    except ConflictError as error:
+        logger.info("Not scaled, the object changed: object=%s error=%s", serving["metadata"]["name"], error)
+        return False
+    except KubeError as error:
+        report.errors.append(error)
+        return False
+    return True
 
 
 async def write_status(kube: Kube, raw: Object, status: ApiModel) -> None:

@@ -66,6 +66,37 @@ def engine_restarted(pod: str, ended: str, last: str) -> Event:
     return Event(WARNING, Reason.ENGINE_RESTARTED, "; ".join(filter(None, [text, ended, f"the one before: {last}"])))
 
 
+def canary_started(fields: str, revision: str) -> Event:
+    """A change of the template begins with one pod."""
+    return Event(NORMAL, Reason.CANARY_STARTED, f"{fields} changed: one pod runs {revision} and is judged")
+
+
+def canary_promoted(reason: Reason, fields: str, why: str) -> Event:
+    """The canary was good, or nothing spoke against it (CanaryUnjudged)."""
+    told = Reason.CANARY_PROMOTED if reason is Reason.CANARY_GOOD else reason
+    return Event(NORMAL, told, f"{fields}: the canary is promoted: {why}")
+
+
+def rolled_back(reason: Reason, fields: str, why: str) -> Event:
+    """The canary was bad."""
+    return Event(WARNING, reason, f"{fields}: the canary is taken back: {why}")
+
+
+def rolling_out(fields: str, why: str) -> Event:
+    """Pods are replaced without a canary."""
+    return Event(NORMAL, Reason.ROLLING_OUT, f"{fields} changed: pods are replaced without a canary: {why}")
+
+
+def scaled(reason: Reason, message: str) -> Event:
+    """Mode Builtin wrote another number of replicas."""
+    return Event(NORMAL, reason, message)
+
+
+def foreign_writer(message: str) -> Event:
+    """Somebody else writes replicas while mode Builtin is on."""
+    return Event(WARNING, Reason.FOREIGN_REPLICAS_WRITER, message)
+
+
 def apply_failed(message: str) -> Event:
     """The API server refused a child."""
     return Event(WARNING, Reason.APPLY_FAILED, message)

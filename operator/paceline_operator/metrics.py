@@ -50,6 +50,7 @@ TUNER_ERRORS = Counter(
     "Parts of a decision that failed and were left out: defects, each in the log. Labeled by part.",
     [LABEL_PART],
 )
+SCALINGS = Counter("paceline_scalings_total", "Changes of replicas by mode Builtin. Labeled by reason.", [LABEL_REASON])
 PUSHES = Counter("paceline_pushes_total", "Policies pushed to engine pods. Labeled by result.", [LABEL_RESULT])
 
 for _reason in (
@@ -74,6 +75,8 @@ for _reason in (
     Reason.ENGINE_WARMING_UP,
 ):
     HOLDS.labels(_reason)
+for _reason in (Reason.ABOVE_TARGET, Reason.BELOW_TARGET, Reason.AT_MINIMUM, Reason.AT_MAXIMUM):
+    SCALINGS.labels(_reason)
 for _result in (RESULT_OK, RESULT_ERROR):
     PUSHES.labels(_result)
     RECONCILE_SECONDS.labels(_result)

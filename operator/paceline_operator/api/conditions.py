@@ -35,6 +35,7 @@ class Reason(StrEnum):
     VALID = "Valid"
     INVALID_SPEC = "InvalidSpec"
     OWNED_ARGUMENT = "OwnedArgument"
+    INCOMPATIBLE = "Incompatible"
     LADDER_TOO_LONG = "LadderTooLong"
     CHILD_CONFLICT = "ChildConflict"
     # Available, Progressing, Ready
@@ -126,6 +127,7 @@ class Reason(StrEnum):
     AT_MAXIMUM = "AtMaximum"
     PODS_PENDING = "PodsPending"
     FROZEN = "Frozen"
+    AUTOSCALING_DISABLED = "AutoscalingDisabled"
     FOREIGN_REPLICAS_WRITER = "ForeignReplicasWriter"
     SCALED_OBJECT_READY = "ScaledObjectReady"
     SCALED_OBJECT_NOT_READY = "ScaledObjectNotReady"

@@ -39,6 +39,7 @@ RESOURCES: Mapping[str, tuple[str, str]] = {
     "Pod": ("v1", "pods"),
     "Event": ("v1", "events"),
     "Deployment": ("apps/v1", "deployments"),
+    "ControllerRevision": ("apps/v1", "controllerrevisions"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
@@ -197,6 +198,13 @@ class Kube:
         meta = body["metadata"]
         query = {"fieldManager": naming.FIELD_MANAGER}
         return await self._call("PUT", body["kind"], meta["namespace"], meta["name"], query=query, body=body)
+
+    async def scale(self, body: Object, replicas: int) -> None:
+        """Set spec.replicas of an object read before, by its scale subresource; ConflictError where it changed since."""
+        meta = {name: body["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
+        scale = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": meta, "spec": {"replicas": replicas}}
+        query = {"fieldManager": naming.FIELD_MANAGER}
+        await self._call("PUT", body["kind"], meta["namespace"], meta["name"], "scale", query=query, body=scale)
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str | None) -> bool:
         """Delete, in the background, the object with this UID; False where it is gone already or is another one.

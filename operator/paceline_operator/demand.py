@@ -1,0 +1,83 @@
+"""What scaling is told: the spec's terms, and what a pass of the tuner says of requests and of ks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline_engine.protocol import LOAD_EDGES
+from paceline_operator import naming
+from paceline_operator.api.conditions import Reason
+from paceline_operator.api.serving import ServingSpec
+from paceline_operator.api.status import Tier
+from paceline_operator.api.tuning import TuningMode
+from paceline_operator.plan import Object
+from paceline_operator.scaling import replicas
+from paceline_operator.tuning.model import Engine, Step
+from paceline_operator.verdicts import is_ready, replicas_of
+
+GAP_INTERVALS = 3
+"""Of the tuner, without numbers, after which a window begins anew; a minute at least."""
+
+
+def terms(spec: ServingSpec) -> replicas.Terms:
+    """What `spec` asks of mode Builtin."""
+    scaling, limit = spec.autoscaling, spec.slo.tpot_milliseconds
+    return replicas.Terms(
+        minimum=scaling.min_replicas,
+        maximum=scaling.max_replicas or scaling.min_replicas,
+        target_requests=scaling.target_running_requests,
+        token_limit_seconds=limit / 1000 if limit is not None else None,
+        up_window_seconds=float(scaling.behavior.scale_up.stabilization_window_seconds),
+        down_window_seconds=float(scaling.behavior.scale_down.stabilization_window_seconds),
+        up_step=scaling.behavior.scale_up.max_step_replicas,
+        down_step=scaling.behavior.scale_down.max_step_replicas,
+        patience_seconds=float(spec.engine.startup_timeout_seconds),
+        gap_seconds=max(60.0, float(GAP_INTERVALS * spec.tuning.interval_seconds)),
+        min_gain=spec.tuning.min_gain_percent / 100,
+    )
+
+
+def seen(
+    raw: Object, spec: ServingSpec, pods: Sequence[Object], step: Step | None, engines: Sequence[Engine], frozen: str
+) -> replicas.Sight:
+    """What this pass knows of replicas, load and ks."""
+    mine = [pod for pod in pods if pod["metadata"].get("labels", {}).get(naming.LABEL_TRACK) != naming.TRACK_PLAIN]
+    sight = replicas.Sight(replicas=replicas_of(raw), pods=len(mine), ready=sum(map(is_ready, mine)), frozen=frozen)
+    if step is None:
+        return sight
+    names = {pod["metadata"]["name"] for pod in mine}
+    loads = [one.samples.gauges for one in engines if one.samples is not None and one.name in names]
+    known = bool(loads) and not step.holding
+    steerable = spec.tuning.mode is TuningMode.AUTO and step.tier is Tier.LIVE and not frozen
+    paces = {
+        view.load: tuple(
+            replicas.Pace(
+                k=candidate.k,
+                goodput=candidate.goodput.value,
+                token_seconds=candidate.step_seconds.value / candidate.acceptance_length.value,
+            )
+            for candidate in view.candidates
+            if not candidate.borrowed
+        )
+        for view in step.buckets
+    }
+    table = {load: step.table[load] for load in LOAD_EDGES if load < len(step.table)}
+    reachable = {
+        load: [pace.token_seconds for pace in at if steerable or pace.k == table.get(load)]
+        for load, at in paces.items()
+    }
+    return replicas.Sight(
+        replicas=sight.replicas,
+        pods=sight.pods,
+        ready=sight.ready,
+        answering=len(loads) if known else 0,
+        requests=float(sum(one.running + one.waiting for one in loads)) if known else None,
+        unknown=(step.metrics_reason, step.metrics_message),
+        load=step.load,
+        table=table,
+        paces=paces.get(step.load, ()) if step.load is not None else (),
+        steerable=steerable,
+        token_seconds={load: min(found) for load, found in reachable.items() if found},
+        late_first_tokens=any(proposal.reason is Reason.TTFT_LIMIT for proposal in step.proposals),
+        frozen=frozen,
+    )
