@@ -42,7 +42,7 @@ def cell(engine: Engine, *, load: int, k: int, seconds: float) -> dict[str, Any]
     wall, steps, tokens = engine.window(seconds)
     modes = dict(engine.modes)
     samples = engine.control("GET", f"/samples?cursor={cursor}")
-    cells = [c for c in samples["cells"] if c["kDrafted"] == k]
+    cells = [c for c in samples["cells"] if c["kDrafted"] == k and not c["prompt"]]
     counted = sum(c["steps"] for c in cells)
     requests = sum(c["requestSteps"] for c in cells)
     fates = [a for a in samples["acceptance"] if a["k"] == k]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paceline_engine.protocol import CostCell
-from paceline_operator.tuning import cost
+from paceline_operator.tuning import correct, cost
 from paceline_operator.tuning.cost import Cost
 from tests.unit.simulated import StepSeconds, grid
 
@@ -68,7 +68,7 @@ def learnt(
     rng = np.random.default_rng(seed)
     found = found or cost.empty(LOADS, LADDER)
     for number in range(windows):
-        found = cost.learn(found, {"pod": window(rng, true, loads, noise)}, 10.0, start + 10.0 * (number + 1))
+        found = correct.learn(found, {"pod": window(rng, true, loads, noise)}, 10.0, start + 10.0 * (number + 1))
     return found
 
 
@@ -98,9 +98,9 @@ def test_neighbours_lend_strength_and_say_so() -> None:
 
 def test_half_the_count_does_where_another_load_is_measured() -> None:
     rng = np.random.default_rng(0)
-    alone = cost.learn(cost.empty(LOADS, LADDER), {"pod": window(rng, DENSE, (8,), 0.02, steps=8)}, 10.0, 10.0)
+    alone = correct.learn(cost.empty(LOADS, LADDER), {"pod": window(rng, DENSE, (8,), 0.02, steps=8)}, 10.0, 10.0)
     assert not cost.own(alone)[LOADS.index(8)].any()
-    second = cost.learn(learnt(DENSE, (64,), 0.02, 2), {"pod": window(rng, DENSE, (8,), 0.02, steps=8)}, 10.0, 30.0)
+    second = correct.learn(learnt(DENSE, (64,), 0.02, 2), {"pod": window(rng, DENSE, (8,), 0.02, steps=8)}, 10.0, 30.0)
     assert cost.own(second)[LOADS.index(8)].all()
 
 
@@ -110,7 +110,7 @@ def test_what_a_window_has_in_common_does_not_blur_the_comparison() -> None:
     found = cost.empty(LOADS, LADDER)
     for number in range(30):
         cells = window(rng, paced(math.exp(rng.normal(0, 0.2))), (8,), 0.01)
-        found = cost.learn(found, {"pod": cells}, 10.0, 10.0 * number)
+        found = correct.learn(found, {"pod": cells}, 10.0, 10.0 * number)
     row = LOADS.index(8) * len(LADDER)
     for column, k in enumerate(LADDER[1:], start=1):
         difference = found.mean[row] - found.mean[row + column]
@@ -129,10 +129,10 @@ def test_one_strange_window_is_doubted_and_the_second_believed() -> None:
     rng = np.random.default_rng(9)
 
     slow = paced(2)
-    once = cost.learn(calm, {"pod": window(rng, slow, (8,), 0.02)}, 10.0, 210.0)
+    once = correct.learn(calm, {"pod": window(rng, slow, (8,), 0.02)}, 10.0, 210.0)
     assert abs(error(once, DENSE, 8, 3)[0]) < 0.25
     assert once.changed < 0
-    twice = cost.learn(once, {"pod": window(rng, slow, (8,), 0.02)}, 10.0, 220.0)
+    twice = correct.learn(once, {"pod": window(rng, slow, (8,), 0.02)}, 10.0, 220.0)
     assert abs(error(twice, slow, 8, 3)[0]) < 0.05
     assert twice.changed == 220.0
     assert abs(error(twice, slow, 32, 3)[0]) < abs(error(twice, DENSE, 32, 3)[0]), "a tenant slows every load"
@@ -144,7 +144,7 @@ def test_a_machine_that_slows_down_is_not_held_against_the_k_in_force() -> None:
     found = learnt(DENSE, (8,), 0.02, 20)
     before = {k: error(found, DENSE, 8, k)[0] for k in LADDER}
     for number in range(3):
-        found = cost.learn(found, {"pod": window(rng, paced(5), (8,), 0.02, ks=(5,))}, 10.0, 210.0 + 10 * number)
+        found = correct.learn(found, {"pod": window(rng, paced(5), (8,), 0.02, ks=(5,))}, 10.0, 210.0 + 10 * number)
     for k in LADDER:
         assert error(found, paced(5), 8, k)[0] == pytest.approx(before[k], abs=0.1)
     row = LOADS.index(8) * len(LADDER)
@@ -159,9 +159,9 @@ def test_one_k_that_gets_dear_is_told_from_a_slow_machine_by_bursts() -> None:
         return DENSE(requests, k) * (4 if k == 5 else 1)
 
     for number in range(3):
-        found = cost.learn(found, {"pod": window(rng, dear, (8,), 0.02, ks=(5,))}, 10.0, 210.0 + 10 * number)
+        found = correct.learn(found, {"pod": window(rng, dear, (8,), 0.02, ks=(5,))}, 10.0, 210.0 + 10 * number)
     for number in range(3):
-        found = cost.learn(found, {"pod": window(rng, dear, (8,), 0.02, steps=8)}, 10.0, 240.0 + 10 * number)
+        found = correct.learn(found, {"pod": window(rng, dear, (8,), 0.02, steps=8)}, 10.0, 240.0 + 10 * number)
     for k in LADDER:
         assert abs(error(found, dear, 8, k)[0]) < 0.1, k
 
@@ -183,7 +183,7 @@ def test_a_slow_engine_is_not_taken_for_the_cost_of_its_k() -> None:
     for number in range(20):
         windows = {name: window(rng, DENSE, (8,), 0.02, ks=(3, 1, 0)) for name in ("a", "b")}
         windows["slow"] = window(rng, paced(3), (8,), 0.02, ks=(7, 3))
-        found = cost.learn(found, windows, 10.0, 10.0 * number)
+        found = correct.learn(found, windows, 10.0, 10.0 * number)
     assert found.speeds["slow"] == pytest.approx(math.log(3), abs=0.1)
     assert abs(error(found, DENSE, 8, 3)[0]) < 0.05
     assert abs(error(found, DENSE, 8, 7)[0]) < 0.1
@@ -191,7 +191,7 @@ def test_a_slow_engine_is_not_taken_for_the_cost_of_its_k() -> None:
 
 def test_time_widens_what_is_not_seen() -> None:
     found = learnt(DENSE, (8,), 0.02, 20)
-    later = cost.learn(found, {}, 3600.0, 4000.0)
+    later = correct.learn(found, {}, 3600.0, 4000.0)
     assert error(later, DENSE, 8, 3)[1] > 1.5 * error(found, DENSE, 8, 3)[1]
     np.testing.assert_array_equal(later.mean, found.mean)
 

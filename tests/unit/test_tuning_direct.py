@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from paceline_engine.protocol import CostCell, Verification
 from paceline_operator.api.speculation import Method
-from paceline_operator.tuning import acceptance, account, cost, direct, parts, warm
+from paceline_operator.tuning import acceptance, account, correct, cost, direct, parts, warm
 from paceline_operator.tuning.account import Account
 from paceline_operator.tuning.goodput import board
 from paceline_operator.tuning.model import Profile, Step
@@ -124,7 +124,7 @@ def learnt_context(share: float, seed: int = 0) -> cost.Cost:
             window += [
                 cell(load, k, long(load, k) * math.exp(rng.normal(0, 0.02)), 8192, round(100 * share)) for k in (3, 0)
             ]
-        found = cost.learn(found, {"pod": window}, 10.0, 10.0 * number)
+        found = correct.learn(found, {"pod": window}, 10.0, 10.0 * number)
     return found
 
 
@@ -165,7 +165,7 @@ def test_a_step_comes_apart_into_what_it_was_made_of() -> None:
 
     for number in range(10):
         window = [cell(load, k, true(load, k)) for load in LOADS for k in LADDER]
-        found = cost.learn(found, {"pod": window}, 10.0, 10.0 * number)
+        found = correct.learn(found, {"pod": window}, 10.0, 10.0 * number)
     seen = parts.parts(found)
     assert seen is not None
     assert seen.error < 0.05
@@ -185,7 +185,7 @@ def test_the_parts_of_a_measured_machine() -> None:
     found = cost.empty(LOADS, LADDER)
     for number in range(10):
         window = [cell(load, k, DENSE(load, k)) for load in LOADS for k in LADDER]
-        found = cost.learn(found, {"pod": window}, 10.0, 10.0 * number)
+        found = correct.learn(found, {"pod": window}, 10.0, 10.0 * number)
     seen = parts.parts(found)
     assert seen is not None
     assert seen.error < parts.TRUSTED_ERROR

@@ -33,6 +33,7 @@ def scores(
         log_goodput=math.log(16) + log_length - log_step,
         length_covariance=np.zeros((5, 5)),
         step_covariance=np.eye(5) * error**2,
+        covariance=np.eye(5) * error**2,
         steps=np.full(5, 100.0),
         known=np.ones(5, dtype=bool),
         outdated=np.zeros(5, dtype=bool),

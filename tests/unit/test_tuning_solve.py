@@ -33,6 +33,7 @@ def scores(
         log_goodput=log_goodput,
         length_covariance=np.zeros((5, 5)),
         step_covariance=np.eye(5) * error**2,
+        covariance=np.eye(5) * error**2,
         steps=np.full(5, 100.0),
         known=np.asarray([k in known for k in LADDER]),
         outdated=np.zeros(5, dtype=bool),

@@ -85,6 +85,8 @@ class Tally:
         by_cell: defaultdict[tuple[int, int], list[Cluster]] = defaultdict(list)
         by_load: defaultdict[int, list[Cluster]] = defaultdict(list)
         for cell in samples.cells:
+            if cell.prompt:
+                continue
             cluster = Cluster(cell.emitted, cell.seconds, cell.steps)
             by_cell[cell.load, cell.k_drafted].append(cluster)
             if not cell.probe:

@@ -26,6 +26,7 @@ from paceline_engine.protocol import (
     State,
     VerificationFeature,
     load_bucket,
+    prompt_bucket,
 )
 from paceline_operator.replay.contest import Pacer, Setup
 
@@ -59,6 +60,25 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class Prompts:
+    """What new requests bring in a closed loop: each begins with a prompt, computed in one step, and ends with its
+    reply, whereupon another comes."""
+
+    tokens: int
+    """Of a prompt."""
+    reply_tokens: float
+    """Of a reply, on average."""
+    step_seconds: float
+    """That a step takes longer for any prompts at all,"""
+    token_seconds: float
+    """and for each of their tokens."""
+
+    def seconds(self, arrivals: float) -> float:
+        """Added to a step on average, where `arrivals` come in one on average."""
+        return self.step_seconds * -math.expm1(-arrivals) + self.token_seconds * self.tokens * arrivals
+
+
+@dataclass(frozen=True)
 class Visit:
     """A stretch of one load with one truth."""
 
@@ -67,11 +87,21 @@ class Visit:
     arms: Mapping[int, Arm]
     """By k; every k of the ladder."""
     workload: str = ""
+    prompts: Prompts | None = None
+    """None: every step decodes only."""
+
+    def arrivals(self, k: int) -> float:
+        """Requests that begin in a step at `k`, on average."""
+        return self.load * (self.arms[k].length or 1.0) / self.prompts.reply_tokens if self.prompts else 0.0
+
+    def added(self, k: int) -> float:
+        """Seconds that prompts add to a step at `k`, on average."""
+        return self.prompts.seconds(self.arrivals(k)) if self.prompts else 0.0
 
     @cached_property
     def rates(self) -> Mapping[int, float]:
         """True tokens per second by k."""
-        return {k: arm.rate(self.load) for k, arm in self.arms.items()}
+        return {k: arm.rate(self.load) / (1 + self.added(k) / arm.step_seconds) for k, arm in self.arms.items()}
 
 
 @dataclass(frozen=True)
@@ -112,9 +142,10 @@ class _Engine:
     turn: int = 0
     carried: float = 0.0
     tokens: float = 0.0
-    costs: dict[tuple[int, int, bool], list[float]] = field(default_factory=dict)
-    """(load, k, probe) -> steps, request-steps, emitted, seconds, squares, and log bin counts apart."""
-    bins: dict[tuple[int, int, bool], dict[int, int]] = field(default_factory=dict)
+    costs: dict[tuple[int, int, bool, int], list[float]] = field(default_factory=dict)
+    """(load, k, probe, prompt bucket) -> steps, request-steps, emitted, seconds, squares, prompt tokens, first tokens,
+    and log bin counts apart."""
+    bins: dict[tuple[int, int, bool, int], dict[int, int]] = field(default_factory=dict)
     fates: dict[tuple[int, int], AcceptanceCell] = field(default_factory=dict)
     settled: int = 0
     by_k: dict[int, int] = field(default_factory=dict)
@@ -150,7 +181,7 @@ class _Engine:
             if counted:
                 self._cost(visit, drafted, probe, counted, step)
             steps[drafted] = steps.get(drafted, 0) + counted + settling
-            spent[drafted] = spent.get(drafted, 0.0) + (counted + settling) * step
+            spent[drafted] = spent.get(drafted, 0.0) + (counted + settling) * (step + visit.added(drafted))
             self.settled += settling
             by_k, since = (self.probes_by_k, self.probes_since) if probe else (self.by_k, self.steps_since)
             by_k[drafted] = by_k.get(drafted, 0) + counted + settling
@@ -163,13 +194,15 @@ class _Engine:
         return Window(start, index, k, shares)
 
     def _stretches(self, visit: Visit, k: int, seconds: float) -> Iterator[tuple[int, int, int, float]]:
-        """(k drafted, steps counted, steps settling, mean step seconds): the table's steps, and each burst."""
+        """(k drafted, steps counted, steps settling, mean seconds of a step without prompts): the table's steps, and
+        each burst."""
         left = seconds + self.carried
         step = visit.arms[k].step_seconds * next(self.draws)
+        prompts = visit.added(k)
         probe = self.policy.probe if self.policy else None
         if probe is None:
-            count = int(left / step)
-            self.carried = left - count * step
+            count = int(left / (step + prompts))
+            self.carried = left - count * (step + prompts)
             if count:
                 yield k, count, 0, step
             return
@@ -177,16 +210,17 @@ class _Engine:
         before, own = probe.interval_steps - burst, 0
         while True:
             if self.phase < before:
-                count = min(before - self.phase, int(left / step))
-                own, left, self.phase = own + count, left - count * step, self.phase + count
+                count = min(before - self.phase, int(left / (step + prompts)))
+                own, left, self.phase = own + count, left - count * (step + prompts), self.phase + count
                 if self.phase < before:
                     break
             drafted = probe.ks[self.turn % len(probe.ks)]
             mean = visit.arms[drafted].step_seconds * next(self.draws) if drafted != k else step
             into = self.phase - before
-            count = min(burst - into, int(left / mean))
+            whole = mean + visit.added(drafted)
+            count = min(burst - into, int(left / whole))
             settling = min(count, max(0, probe.settle_steps - into)) if drafted != k else 0
-            left, self.phase = left - count * mean, self.phase + count
+            left, self.phase = left - count * whole, self.phase + count
             if count:
                 yield drafted, count - settling, settling, mean
             if into + count < burst:
@@ -197,14 +231,29 @@ class _Engine:
             yield k, own, 0, step
 
     def _cost(self, visit: Visit, k: int, probe: bool, steps: int, mean: float) -> None:
-        key = (load_bucket(visit.load), k, probe)
-        total = self.costs.setdefault(key, [0, 0, 0, 0.0, 0.0])
+        if visit.prompts is None:
+            self._alike(visit, k, probe, steps, mean, 0)
+            return
+        arrived = np.bincount(np.minimum(self.rng.poisson(visit.arrivals(k), steps), visit.load))
+        pace = mean / visit.arms[k].step_seconds
+        for begun in np.flatnonzero(arrived).tolist():
+            tokens = begun * visit.prompts.tokens
+            added = pace * (visit.prompts.step_seconds * (begun > 0) + visit.prompts.token_seconds * tokens)
+            self._alike(visit, k, probe, int(arrived[begun]), mean + added, begun)
+
+    def _alike(self, visit: Visit, k: int, probe: bool, steps: int, mean: float, begun: int) -> None:
+        """Steps in each of which `begun` requests began."""
+        tokens = begun * visit.prompts.tokens if visit.prompts else 0
+        key = (load_bucket(visit.load), k, probe, prompt_bucket(tokens))
+        total = self.costs.setdefault(key, [0, 0, 0, 0.0, 0.0, 0, 0])
         requests = steps * visit.load
         total[0] += steps
         total[1] += requests
-        total[2] += requests * (visit.arms[k].length or 1.0)
+        total[2] += (requests - steps * begun) * (visit.arms[k].length or 1.0) + steps * begun
         total[3] += steps * mean
         total[4] += steps * mean * mean * (1 + STEP_SCATTER**2)
+        total[5] += steps * tokens
+        total[6] += steps * begun
         bins = self.bins.setdefault(key, {})
         position = max(0, int(math.log(mean * 1e6) / _LOG_BASE)) if mean > 1e-6 else 0
         bins[position] = bins.get(position, 0) + steps
@@ -213,7 +262,7 @@ class _Engine:
         arm = visit.arms[k]
         if not steps or (arm.length is None and k > 0):
             return
-        total = steps * visit.load
+        total = round(steps * max(0.0, visit.load - visit.arrivals(k)))
         counts: Sequence[int] = ()
         if k:
             reached = np.cumsum(self.rng.multinomial(total, arm.fates)[::-1])[::-1]
@@ -247,9 +296,13 @@ class _Engine:
                 emitted=round(emitted),
                 seconds=seconds,
                 seconds_squared=squares,
-                histogram=self.bins[at, k, probe],
+                histogram=self.bins[at, k, probe, prompt],
+                prompt=prompt,
+                prompt_tokens=int(tokens),
+                first_tokens=int(first),
             )
-            for (at, k, probe), (steps, requests, emitted, seconds, squares) in self.costs.items()
+            for (at, k, probe, prompt), total in self.costs.items()
+            for steps, requests, emitted, seconds, squares, tokens, first in (total,)
         )
         self.passes += 1
         found = Samples.model_construct(

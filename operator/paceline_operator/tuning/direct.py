@@ -67,8 +67,8 @@ def learn(
         counts = every_mode or cell.verification is Verification.ALL
         if counts and cell.load in past.loads and cell.k_drafted in past.ladder:
             total = sums.setdefault((past.loads.index(cell.load), past.ladder.index(cell.k_drafted)), [0, 0])
-            total[0] += cell.request_steps
-            total[1] += cell.emitted
+            total[0] += cell.request_steps - cell.first_tokens
+            total[1] += max(0, cell.emitted - cell.first_tokens)
     for at, (request_steps, tokens) in sums.items():
         if request_steps and tokens and not past.told[at[1]]:
             log = float(np.log(tokens / request_steps))

@@ -183,7 +183,10 @@ def _plausible(samples: Samples) -> bool:
     counts: list[float] = [samples.gauges.running, samples.to_seconds]
     for cell in samples.cells:
         counts += (cell.steps, cell.request_steps, cell.seconds, cell.seconds_squared, *cell.histogram.values())
-        if 0 < cell.seconds < SHORTEST_STEP_SECONDS * cell.steps or (cell.steps and not cell.request_steps):
+        counts += (cell.prompt_tokens, cell.emitted)
+        if 0 < cell.seconds < SHORTEST_STEP_SECONDS * cell.steps:
+            return False
+        if cell.steps and cell.first_tokens >= cell.request_steps:
             return False
         if cell.histogram and not (min(cell.histogram) >= 0 and max(cell.histogram) <= LARGEST_BIN):
             return False

@@ -1,7 +1,8 @@
 """Goodput of every k at a load: requests x acceptance length / step seconds, tokens a second of one engine.
 
 All in logarithms, where the product is a sum and the delta method is a sum of variances: that of a log goodput is that
-of the log length plus that of the log step time, and a comparison of two ks keeps what they share out of it.
+of the log length plus that of the log step time, and a comparison of two ks keeps what they share out of it. Where
+steps carry prompts, a step is one with the load's usual share of them (module prompts): what k gains is diluted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from paceline_operator.tuning import acceptance, cost
+from paceline_operator.tuning import acceptance, cost, prompts
 from paceline_operator.tuning.acceptance import Acceptance, Array, Lengths
 from paceline_operator.tuning.cost import Cost
 from paceline_operator.tuning.direct import Direct
@@ -40,6 +41,8 @@ class Scores:
     """Log tokens per second."""
     length_covariance: Array
     step_covariance: Array
+    covariance: Array
+    """Of the log goodput."""
     steps: Array
     known: npt.NDArray[np.bool_]
     """Cost and acceptance both have their minimum count: only such a k may be chosen."""
@@ -53,9 +56,8 @@ class Scores:
     def gains(self, over: int) -> tuple[list[float], list[float]]:
         """Log goodput of every ladder k over that of `over`, and the standard errors."""
         row = self.ladder.index(over)
-        covariance = self.length_covariance + self.step_covariance
-        own = covariance.diagonal()
-        variance = np.maximum(own + own[row] - 2 * covariance[row], 0.0)
+        own = self.covariance.diagonal()
+        variance = np.maximum(own + own[row] - 2 * self.covariance[row], 0.0)
         gains: list[float] = (self.log_goodput - self.log_goodput[row]).tolist()
         errors: list[float] = np.sqrt(variance).tolist()
         return gains, errors
@@ -79,6 +81,7 @@ class Board:
     log_goodput: Array
     length_covariance: Array
     step_covariance: Array
+    covariance: Array
     steps: Array
     known: npt.NDArray[np.bool_]
     outdated: npt.NDArray[np.bool_]
@@ -97,6 +100,7 @@ class Board:
             log_goodput=self.log_goodput[row],
             length_covariance=self.length_covariance[row],
             step_covariance=self.step_covariance[row],
+            covariance=self.covariance[row],
             steps=self.steps[row],
             known=self.known[row],
             outdated=self.outdated[row],
@@ -116,10 +120,8 @@ class Board:
         better[own, columns] = False
         if not better.any():
             return set()
-        variance = np.zeros_like(log)
-        for covariance in (self.length_covariance, self.step_covariance):
-            spread = covariance.diagonal(axis1=1, axis2=2)[places]
-            variance += spread + spread[own, columns][:, None] - 2 * covariance[places, columns]
+        spread = self.covariance.diagonal(axis1=1, axis2=2)[places]
+        variance = spread + spread[own, columns][:, None] - 2 * self.covariance[places, columns]
         better &= gains > errors * np.sqrt(np.maximum(variance, 0.0))
         return {load for load, found in zip(incumbents, better.tolist(), strict=True) if True in found}
 
@@ -135,10 +137,11 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
     weights = cost.effects(costs)
     if weights is not None:
         weights = weights.reshape(total, width, -1)[rows]
-        cross = costs.covariance[:size, size:].reshape(total, width, -1)[rows] @ weights.transpose(0, 2, 1)
-        effects = weights @ costs.covariance[size:, size:] @ weights.transpose(0, 2, 1)
+        end = size + weights.shape[2]
+        cross = costs.covariance[:size, size:end].reshape(total, width, -1)[rows] @ weights.transpose(0, 2, 1)
+        effects = weights @ costs.covariance[size:end, size:end] @ weights.transpose(0, 2, 1)
         step_covariance = step_covariance + cross + cross.transpose(0, 2, 1) + effects
-        log_step = log_step + weights @ costs.mean[size:]
+        log_step = log_step + weights @ costs.mean[size:end]
     request_steps, counted = costs.requests[rows].T
     requests = np.where(counted > 0, request_steps / np.maximum(counted, 1e-9), np.asarray(loads, float))
     log_length = np.broadcast_to(lengths.log, log_step.shape)
@@ -152,6 +155,11 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
         own = np.where(told, 0.0, variance)[:, :, None] * np.eye(width)
         length_covariance = np.where(both, lengths.covariance, own)
         known = np.where(told, lengths.known, there)
+    covariance = length_covariance + step_covariance
+    if costs.mix[rows, 1].any():
+        log_step, step_covariance, covariance = _with_prompts(
+            costs, rows, requests, log_length, log_step, length_covariance, step_covariance, weights
+        )
     return Board(
         loads=tuple(loads),
         ladder=costs.ladder,
@@ -161,6 +169,7 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
         log_goodput=np.log(requests)[:, None] + log_length - log_step,
         length_covariance=length_covariance,
         step_covariance=step_covariance,
+        covariance=covariance,
         steps=costs.steps.reshape(total, width)[rows],
         known=known & cost.own(costs)[rows],
         outdated=(costs.seen < costs.changed).reshape(total, width)[rows],
@@ -169,11 +178,49 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
     )
 
 
+def _with_prompts(
+    costs: Cost,
+    rows: npt.NDArray[np.intp],
+    requests: Array,
+    log_length: Array,
+    log_step: Array,
+    length_covariance: Array,
+    step_covariance: Array,
+    weights: Array | None,
+) -> tuple[Array, Array, Array]:
+    """Log step seconds at each load's usual share of prompts, their covariance, and that of the log goodput.
+
+    By load position of `rows`. `log_step` and `step_covariance` are of steps without prompts, `weights` the effects of
+    contexts in them.
+    """
+    width = len(costs.ladder)
+    log_step, step_covariance = log_step.copy(), step_covariance.copy()
+    covariance = length_covariance + step_covariance
+    for row, load in enumerate(rows.tolist()):
+        found = prompts.usual(costs, load, requests[row] * np.exp(log_length[row]))
+        if found is None:
+            continue
+        bare = np.exp(log_step[row])
+        whole = bare + found.seconds
+        places, added = prompts.effects(costs, load, found)
+        slope = np.concatenate([np.diag(bare), added], axis=1) / whole[:, None]
+        slope[:, width - 1] += found.seconds / whole
+        places = np.concatenate([np.arange(load * width, (load + 1) * width), places])
+        if weights is not None:
+            start = costs.features.shape[0]
+            places = np.concatenate([places, np.arange(start, start + weights.shape[2])])
+            slope = np.concatenate([slope, slope[:, :width] @ weights[row]], axis=1)
+        log_step[row] = np.log(whole)
+        step_covariance[row] = slope @ costs.covariance[np.ix_(places, places)] @ slope.T
+        diluted = 1 - found.by_tokens / whole
+        covariance[row] = length_covariance[row] * np.outer(diluted, diluted) + step_covariance[row]
+    return log_step, step_covariance, covariance
+
+
 def goodput(scores: Scores, k: int) -> Interval:
     """Tokens per second of one engine at ladder k `k`, with its 95 % interval."""
     row = scores.ladder.index(k)
-    variance = scores.length_covariance[row, row] + scores.step_covariance[row, row]
-    return interval(float(scores.log_goodput[row]), float(variance))
+    return interval(float(scores.log_goodput[row]), float(scores.covariance[row, row]))
 
 
 def interval(log: float, variance: float) -> Interval:
@@ -184,9 +231,9 @@ def interval(log: float, variance: float) -> Interval:
 
 def view(scores: Scores, beliefs: Acceptance, lengths: Lengths, k: int, recommended: int, observed: bool) -> BucketView:
     """What is known at a load, for people."""
-    length_variance, step_variance = scores.length_covariance.diagonal(), scores.step_covariance.diagonal()
+    variances = [one.diagonal() for one in (scores.covariance, scores.step_covariance, scores.length_covariance)]
     log = np.asarray([scores.log_goodput, scores.log_step, scores.log_length])
-    half = Z95 * np.sqrt(np.maximum([length_variance + step_variance, step_variance, length_variance], 0.0))
+    half = Z95 * np.sqrt(np.maximum(variances, 0.0))
     ends = np.exp(np.minimum(np.maximum([log, log - half, log + half], -LARGEST_LOG), LARGEST_LOG))
     rows = zip(
         scores.ladder,

@@ -35,11 +35,11 @@ def is_without_drafter(state: State) -> bool:
 
 
 def step_seconds(windows: Iterable[Iterable[CostCell]]) -> dict[int, float]:
-    """Mean decode step seconds by load bucket in the windows of engines without a drafter."""
+    """Mean seconds of decode-only steps by load bucket in the windows of engines without a drafter."""
     sums: dict[int, list[float]] = {}
     for window in windows:
         for cell in window:
-            if kept := robust_mean(cell):
+            if not cell.prompt and (kept := robust_mean(cell)):
                 total = sums.setdefault(cell.load, [0.0, 0.0])
                 total[0] += kept[0] * kept[2]
                 total[1] += kept[2]

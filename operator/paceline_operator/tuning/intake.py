@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
 from paceline_engine.protocol import CostCell, Samples, Verification
 from paceline_operator.api.speculation import Method
 from paceline_operator.api.tuning import TuningMode
-from paceline_operator.tuning import acceptance, baseline, cost, direct, holdout, verification
+from paceline_operator.tuning import acceptance, baseline, correct, cost, direct, holdout, prompts, verification
 from paceline_operator.tuning.engines import Fleet
 from paceline_operator.tuning.load import observe
 from paceline_operator.tuning.model import Engine, Settings
@@ -82,7 +82,7 @@ def learn(
     changed = beliefs.changes > state.acceptance.changes
     if changed and settings.method in LOOKUP_METHODS:
         costs = cost.loosened(costs, cost.LOOSENED, state.now)
-    costs = cost.learn(costs, windows, seconds, state.now, every_mode)
+    costs = correct.learn(costs, windows, seconds, state.now, every_mode)
     cells = [cell for window in windows.values() for cell in window]
     found = News(
         windows=windows,
@@ -110,12 +110,16 @@ def compare(state: TunerState, news: News, seconds: float) -> TunerState:
     arm = state.verified.arm
     for name in news.current:
         mode = None if news.every_mode else arm.mode if arm else Verification.ALL
-        force, off = _sides(news.windows[name], state.table, mode)
-        for load, (tokens, spent, requests, steps) in force.items():
+        window = news.windows[name]
+        force, off = _sides([prompts.leveled(state.cost, cell) for cell in window], state.table, mode)
+        for load, (tokens, spent, _, _) in force.items():
             k = state.table[load]
-            rates.setdefault(load, []).append((k, tokens / spent, requests / steps))
             if k and load in off and state.verified.trial is None:
                 to_k0 = baseline.added(to_k0, load, k, math.log(tokens / spent / off[load]))
+        # An engine without a drafter has other prompts: only steps without any compare with its steps.
+        force, _ = _sides([cell for cell in window if not cell.prompt], state.table, mode)
+        for load, (tokens, spent, requests, steps) in force.items():
+            rates.setdefault(load, []).append((state.table[load], tokens / spent, requests / steps))
     if news.off and state.verified.trial is None:
         means = {
             load: (found[0][0], median(rate for _, rate, _ in found), median(mean for _, _, mean in found))
@@ -129,7 +133,7 @@ def compare(state: TunerState, news: News, seconds: float) -> TunerState:
 
 def verify(state: TunerState, news: News, seconds: float) -> TunerState:
     """What the windows say of adaptive verification."""
-    windows = {name: news.windows[name] for name in news.current}
+    windows = {name: [prompts.leveled(state.cost, cell) for cell in news.windows[name]] for name in news.current}
     noise = state.cost.noise
     return amended(state, verified=verification.learn(state.verified, windows, noise, seconds, state.now, news.turned))
 
@@ -145,14 +149,13 @@ def _fresh(engines: tuple[Engine, ...], read: dict[str, Read], now: float) -> di
         # The same process since boot once more, or a window that overlaps what was read, would count twice.
         again = known is not None and known.boot_id == samples.boot_id
         if not again or (not samples.reset and known and samples.from_seconds >= known.uptime - OVERLAP_SECONDS):
-            decode_only = tuple(cell for cell in samples.cells if not cell.prompt)
-            news[engine.name] = samples.model_copy(update={"cells": decode_only})
+            news[engine.name] = samples
         read[engine.name] = Read(samples.boot_id, samples.to_seconds, now)
     return news
 
 
 def _sides(
-    window: tuple[CostCell, ...], table: tuple[int, ...], mode: Verification | None
+    window: Sequence[CostCell], table: tuple[int, ...], mode: Verification | None
 ) -> tuple[dict[int, list[float]], dict[int, float]]:
     """One engine's window by load: (tokens, seconds, request-steps, steps) at the k in force, and the tokens a second
     at k=0. `mode`: how drafts are verified at the k in force; None = in any way."""

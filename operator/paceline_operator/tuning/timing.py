@@ -6,9 +6,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from paceline_engine.protocol import CONTEXT_EDGES, HISTOGRAM_BASE, CostCell, Verification, context_bucket
+from paceline_engine.protocol import (
+    CONTEXT_EDGES,
+    HISTOGRAM_BASE,
+    PROMPT_EDGES,
+    CostCell,
+    Verification,
+    context_bucket,
+    prompt_bucket,
+)
 
 CONTEXTS = {edge: position for position, edge in enumerate(CONTEXT_EDGES)}
+PROMPTS = {edge: position for position, edge in enumerate(PROMPT_EDGES)}
 OUTLIER_FACTOR = 5.0
 OUTLIER_SHARE = 0.05
 """Steps above five times a cell's median, where they are at most a twentieth (or one), are stalls of the process (a
@@ -17,7 +26,7 @@ kernel compiled at first use takes seconds), not the cost of k."""
 
 @dataclass(frozen=True)
 class Timing:
-    """Steps of one (load, k) in one window of one engine."""
+    """Steps of one (load, k), alike in contexts and prompts, in one window of one engine."""
 
     log_mean: float
     """Log of the mean step seconds, stalls left out."""
@@ -25,6 +34,8 @@ class Timing:
     """Of that, from the scatter of the steps."""
     steps: int
     request_steps: float
+    prompt_tokens: float
+    """A step's mean."""
 
 
 def timings(
@@ -33,7 +44,7 @@ def timings(
     """Timings by cell index; loads, ks and contexts outside are left out, and, but for `every_mode`, steps that
     adaptive verification cut.
 
-    Index: (context position * len(loads) + load position) * len(ladder) + ladder position.
+    Index: ((prompt position * contexts + context position) * len(loads) + load position) * len(ladder) + position of k.
     """
     rows = {load: position for position, load in enumerate(loads)}
     columns = {k: position for position, k in enumerate(ladder)}
@@ -48,15 +59,17 @@ def timings(
         if row is None or column is None or (kept := robust_mean(cell)) is None:
             continue
         mean, variance, steps = kept
-        row += CONTEXTS[context_bucket(cell.context)] * len(loads)
-        total = sums.setdefault(row * len(ladder) + column, [0.0, 0.0, 0.0, 0.0])
+        kind = PROMPTS[prompt_bucket(cell.prompt)] * len(CONTEXTS) + CONTEXTS[context_bucket(cell.context)]
+        row += kind * len(loads)
+        total = sums.setdefault(row * len(ladder) + column, [0.0, 0.0, 0.0, 0.0, 0.0])
         total[0] += steps
         total[1] += steps * mean
         total[2] += steps * variance
         total[3] += cell.request_steps * steps / cell.steps
+        total[4] += cell.prompt_tokens * steps / cell.steps
     return {
-        cell: Timing(math.log(seconds / steps), spread / (steps * steps), int(steps), request_steps)
-        for cell, (steps, seconds, spread, request_steps) in sums.items()
+        cell: Timing(math.log(seconds / steps), spread / (steps * steps), int(steps), request_steps, tokens / steps)
+        for cell, (steps, seconds, spread, request_steps, tokens) in sums.items()
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline_engine.protocol import AcceptanceCell, CostCell
-from paceline_operator.tuning import acceptance, cost, direct, solve
+from paceline_operator.tuning import acceptance, correct, cost, direct, solve
 from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS, Acceptance
 from paceline_operator.tuning.cost import MIN_STEPS, Cost
 from paceline_operator.tuning.goodput import board
@@ -67,7 +67,7 @@ def warmed(
         for k, survival in profile.survival.items()
         if k > 0
     ]
-    costs = cost.learn(costs, {"profile": cells}, 0.0, now)
+    costs = correct.learn(costs, {"profile": cells}, 0.0, now)
     beliefs = acceptance.learn(beliefs, fates, 0.0)
     loads = [load for load in costs.loads if any((load, k) in profile.step_seconds for k in costs.ladder)]
     if not loads or not fates:

@@ -1,0 +1,211 @@
+"""The belief about step costs, corrected by what engines measured: one step of the filter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline_engine.protocol import CostCell
+from paceline_operator.tuning import prompts
+from paceline_operator.tuning.acceptance import Array
+from paceline_operator.tuning.cost import LOOSENED, MIN_STEPS, Cost
+from paceline_operator.tuning.timing import CONTEXTS, Timing, timings
+from paceline_operator.tuning.values import amended
+
+Index: TypeAlias = npt.NDArray[np.intp]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Timings: TypeAlias = Mapping[int, Timing]
+
+HALF_LIFE_SECONDS = 900.0
+"""Of a load bucket's mean number of requests."""
+DRIFT_SHARED = 0.03**2 / 60
+DRIFT_OWN = 0.003**2 / 60
+"""Variance a second by which all cells together, and one cell alone, wander unseen."""
+NOISE_BOUNDS = (0.005**2, 0.4**2)
+SURPRISE = 4.0
+"""Standard deviations beyond which a cell's window is doubted once, and believed the second time in a row."""
+SPEED_GAIN, SPEED_JUMP = 0.3, 0.2
+"""Share of a window's surprise by which an engine's own log speed follows it; a larger surprise is followed at once, or
+what is left of it would be taken for the cost of whatever k the engine happened to run."""
+CONTEXT_HALF_LIFE_SECONDS = 60.0
+
+
+def learn(
+    past: Cost, windows: Mapping[str, Iterable[CostCell]], seconds: float, now: float, every_mode: bool = False
+) -> Cost:
+    """`past`, `seconds` older, corrected by what each engine (by name) measured since; `every_mode`: under adaptive
+    verification too."""
+    size = past.features.shape[0]
+    covariance = past.covariance + seconds * _drift(size, past.mean.size)
+    requests = past.requests * 0.5 ** (seconds / HALF_LIFE_SECONDS)
+    mix = prompts.mixed(past, [cell for window in windows.values() for cell in window], seconds)
+    aged = amended(past, covariance=covariance, requests=requests, mix=mix)
+    found = {name: timings(window, past.loads, past.ladder, every_mode) for name, window in windows.items()}
+    means = {name: cells for name, cells in found.items() if cells}
+    if not means:
+        return aged
+    contexts = past.contexts * 0.5 ** (seconds / CONTEXT_HALF_LIFE_SECONDS)
+    for cells in means.values():
+        for cell, timing in cells.items():
+            kind, place = divmod(cell, size)
+            requests[place // len(past.ladder)] += (timing.request_steps, timing.steps)
+            contexts[kind % len(CONTEXTS)] += timing.steps * math.exp(timing.log_mean)
+    speeds = _speeds(aged, means)
+    seen = _merged(aged, means, speeds)
+    return _corrected(aged, seen, speeds, contexts, now)
+
+
+@lru_cache(maxsize=64)
+def _drift(cells: int, size: int) -> Array:
+    """Covariance a second by which the belief wanders."""
+    found = DRIFT_OWN * np.eye(size)
+    found[:cells, :cells] += DRIFT_SHARED
+    return found
+
+
+def _speeds(cost: Cost, measured: Mapping[str, Timings]) -> dict[str, float]:
+    """Each engine's own log speed, so that a slow pod is not taken for the cost of the k it happened to run."""
+    if len(measured) < 2 and len(cost.speeds) < 2:
+        return {}
+    speeds = dict(cost.speeds)
+    for name, cells in measured.items():
+        expected = prompts.sight(
+            cost, *_places(cost, cells), np.asarray([one.prompt_tokens for one in cells.values()])
+        ).log
+        gaps = np.asarray([timing.log_mean for timing in cells.values()]) - expected
+        weights = [math.sqrt(timing.steps) for timing in cells.values()]
+        gap = float(np.average(gaps, weights=weights))
+        off = gap - speeds.get(name, -math.inf)
+        speeds[name] = gap if abs(off) > SPEED_JUMP else speeds[name] + SPEED_GAIN * off
+    middle = float(np.median([speeds[name] for name in measured]))
+    return {name: speed - (middle if name in measured else 0.0) for name, speed in speeds.items()}
+
+
+def _places(cost: Cost, cells: Iterable[int]) -> tuple[Index, Index]:
+    """Of timings: place in the belief, and position of the context bucket."""
+    kind, place = np.divmod(np.fromiter(cells, dtype=np.intp), cost.features.shape[0])
+    return place, kind % len(CONTEXTS)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The measured cells of a window, engines merged. `cell` is the place; `context` the position of its bucket."""
+
+    cell: Index
+    context: Index
+    log: Array
+    variance: Array
+    steps: Array
+    tokens: Array
+    """Prompt tokens a step."""
+
+
+def _merged(cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, float]) -> _Window:
+    gathered: dict[int, list[tuple[float, float, int, float]]] = {}
+    for name, cells in measured.items():
+        for cell, timing in cells.items():
+            found = (timing.log_mean - speeds.get(name, 0.0), timing.variance, timing.steps, timing.prompt_tokens)
+            gathered.setdefault(cell, []).append(found)
+    if max(gathered) >= cost.features.shape[0] * len(CONTEXTS):
+        # Of one cell's rows the last has its say of whether it surprised: the one without prompts.
+        gathered = dict(sorted(gathered.items(), reverse=True))
+    alone = cost.noise - cost.shared
+    rows = []
+    for parts in gathered.values():
+        weights = [1.0 / (alone + scatter) for _, scatter, _, _ in parts]
+        total = sum(weights)
+        log = sum(w * log for w, (log, _, _, _) in zip(weights, parts, strict=True)) / total
+        tokens = sum(w * tokens for w, (_, _, _, tokens) in zip(weights, parts, strict=True)) / total
+        rows.append((log, 1.0 / total, sum(steps for _, _, steps, _ in parts), tokens))
+    place, context = _places(cost, gathered)
+    log, variance, steps, tokens = np.asarray(rows, float).T
+    return _Window(place, context, log, variance, steps, tokens)
+
+
+def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], contexts: Array, now: float) -> Cost:
+    """The update. `cost.covariance` is this pass's own copy and is written to."""
+    index, covariance = window.cell, cost.covariance
+    seen = prompts.sight(cost, index, window.context, window.tokens)
+    columns = covariance @ seen.slope.T
+    between = seen.slope @ columns
+    surprise = window.log - seen.log
+    own = cost.steps[index] >= MIN_STEPS
+    variance = window.variance + (prompts.MISFIT * seen.share) ** 2
+    noise = np.diag(variance) + cost.shared
+    believed_variance = between.diagonal().copy()
+    strange = surprise**2 > SURPRISE**2 * (believed_variance + variance + cost.shared)
+    streak, changed = cost.streak, cost.changed
+    if strange.any() or streak[index].any():
+        streak = streak.copy()
+        again = np.where(streak[index] * surprise > 0, streak[index], 0) + np.sign(surprise)
+        streak[index] = np.where(strange, again, 0)
+        doubted = strange & own & (np.abs(streak[index]) < 2)
+        believed = strange & ~doubted
+        noise.flat[:: index.size + 1] += np.where(doubted, surprise**2 / SURPRISE**2, 0.0)
+        if believed.any():
+            _widened(cost, seen, index, surprise, believed, own)
+            columns = covariance @ seen.slope.T
+            between = seen.slope @ columns
+            plain = believed & own & (window.tokens == 0)
+            changed = now if plain.any() else changed
+            streak[index[believed]] = 0
+    root = np.linalg.inv(np.linalg.cholesky(between + noise))
+    half = root @ columns.T
+    mean = cost.mean + (root @ surprise) @ half
+    covariance -= half.T @ half
+    total, shared = _noise(cost, surprise, variance, between, own & ~strange)
+    counted, last = cost.steps.copy(), cost.seen.copy()
+    if window.context.any() or window.tokens.any():
+        np.add.at(counted, index, window.steps)  # a cell may be there once for each context, and with prompts or not
+    else:
+        counted[index] += window.steps
+    last[index] = now
+    return amended(
+        cost,
+        mean=mean,
+        steps=counted,
+        seen=last,
+        streak=streak,
+        contexts=contexts,
+        noise=total,
+        shared=shared,
+        speeds=speeds,
+        changed=changed,
+    )
+
+
+def _widened(cost: Cost, seen: prompts.Sight, index: Index, surprise: Array, believed: Mask, own: Mask) -> None:
+    """Make room for a change that is believed: of the machine where all cells moved alike, else of single cells, or of
+    what prompts add to a step."""
+    covariance, cells = cost.covariance, np.arange(cost.features.shape[0])
+    together, alone = believed & own, believed
+    if together.sum() * 2 > own.sum() and abs(np.sign(surprise[together]).sum()) == together.sum():
+        # Most of what was measured moved alike: the machine did, not these ks. Only bursts can tell them apart.
+        level = float(np.median(surprise[together]))
+        covariance[: cells.size, : cells.size] += level**2
+        covariance[cells, cells] += (LOOSENED * level) ** 2
+        alone = believed & ~own
+    covariance[index[alone], index[alone]] += surprise[alone] ** 2
+    for row in np.flatnonzero(alone & (seen.share > 0)):
+        prompts.widened(cost, int(index[row]), float(surprise[row]))
+
+
+def _noise(cost: Cost, surprise: Array, scatter: Array, between: Array, calm: Mask) -> tuple[float, float]:
+    """Variance of a window's cells beyond the scatter of steps, and the part they share, one window wiser."""
+    total, shared, count = cost.noise, cost.shared, int(calm.sum())
+    if count < calm.size:
+        surprise, scatter, between = surprise[calm], scatter[calm], between[np.ix_(calm, calm)]
+    if count:
+        own = float(surprise @ surprise - between.trace())
+        total += 0.05 * (own / count - float(scatter.sum()) / count - cost.shared)
+        if count > 1:
+            common = float(surprise.sum() ** 2 - between.sum()) - own
+            shared += 0.05 * (common / (count * (count - 1)) - shared)
+    total = min(NOISE_BOUNDS[1], max(NOISE_BOUNDS[0], total))
+    return total, min(0.9 * total, max(0.0, shared))

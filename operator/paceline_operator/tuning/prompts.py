@@ -1,0 +1,180 @@
+"""Steps that carry prompt tokens besides drafts: what the prompts add, and what a usual step costs with its share.
+
+    seconds(load, k, p) = S(load, k) + S(load, 0) * (offset(load) + price(load) * p)
+
+S is the belief about decode-only steps, p the prompt tokens computed in the step. The offset is what such a step costs
+beyond its tokens (another kind of graph), and the price of a token is a power of the load. Both are in units of the
+load's step at the ladder's last k, so that they say the same of a fast machine and of a slow one, and all ks have them
+in common: two ks are compared by steps of one kind, or across kinds with the uncertainty of what lies between. They are
+part of the Gaussian belief, linearised where it stands (an extended Kalman filter): mixed steps inform S, and S them.
+
+In a closed loop prompts come with tokens: a k that gives more tokens a step ends more requests a step. So the mix of a
+k follows from that of the steps seen, by the tokens of a step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline_engine.protocol import CostCell
+from paceline_operator.tuning.acceptance import Array
+from paceline_operator.tuning.cost import EFFECTS, RIDGE_TOKENS, Cost
+from paceline_operator.tuning.timing import CONTEXTS
+
+Index = npt.NDArray[np.intp]
+
+MISFIT = 0.1
+"""Relative standard deviation of what prompts add to one window's steps around what is believed of it."""
+NEGLIGIBLE_SHARE = 0.01
+"""Of steps with prompts, below which a load's steps are taken for decode-only ones."""
+MOST_SHARE = 0.999
+MIX_HALF_LIFE_SECONDS = 60.0
+LEAST_OF_STEP = 0.2
+"""Of a mixed step's seconds, that are left for its drafts whatever prompts are believed to take."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Measured cells as the belief expects them."""
+
+    log: Array
+    """Log step seconds."""
+    slope: Array
+    """Row by measured cell: of that in the whole belief."""
+    share: Array
+    """Of the step, that its prompts take."""
+
+
+def sight(cost: Cost, place: Index, context: Index, tokens: Array) -> Sight:
+    """Cells at `place` in contexts (by position), with a mean of `tokens` prompt tokens a step."""
+    count, width = place.size, len(cost.ladder)
+    slope = np.zeros((count, cost.mean.size))
+    slope[np.arange(count), place] = 1.0
+    for row in np.flatnonzero(context):
+        start = cost.features.shape[0] + (context[row] - 1) * EFFECTS
+        slope[row, start : start + EFFECTS] = cost.features[place[row]]
+    log = slope @ cost.mean
+    share = np.zeros(count)
+    for row in np.flatnonzero(tokens):
+        load = int(place[row]) // width
+        last = (load + 1) * width - 1
+        price = _price(cost, load) * float(tokens[row])
+        ratio = math.exp(min(float(cost.mean[last] - log[row]), 50.0))
+        added = ratio * max(0.0, float(cost.mean[_offset(cost, load)]) + price)
+        rest = 1.0 / (1.0 + added)
+        log[row] += math.log1p(added)
+        share[row] = added * rest
+        slope[row] *= rest
+        slope[row, last] += added * rest
+        slope[row, _offset(cost, load)] = ratio * rest
+        slope[row, -2:] = ratio * price * rest, ratio * price * rest * cost.features[last, 1]
+    return Sight(log, slope, share)
+
+
+def widened(cost: Cost, place: int, surprise: float) -> None:
+    """Less sure, in place, of what prompts add at the load of a cell, by a `surprise` about its log seconds."""
+    load = place // len(cost.ladder)
+    ratio = math.exp(float(cost.mean[place] - cost.mean[(load + 1) * len(cost.ladder) - 1]))
+    at = _offset(cost, load)
+    cost.covariance[at, at] += (min(ratio, 10.0) * surprise) ** 2
+
+
+def mixed(cost: Cost, cells: list[CostCell], seconds: float) -> Array:
+    """By load: steps, steps with prompts, prompt tokens and tokens emitted, `seconds` older and with `cells` added."""
+    found: Array = cost.mix * 0.5 ** (seconds / MIX_HALF_LIFE_SECONDS)
+    rows = {load: row for row, load in enumerate(cost.loads)}
+    for cell in cells:
+        if cell.emitted and (row := rows.get(cell.load)) is not None:
+            found[row] += cell.steps, cell.steps if cell.prompt else 0, cell.prompt_tokens, cell.emitted
+    return found
+
+
+@dataclass(frozen=True)
+class Usual:
+    """A load's steps with their usual prompts, by k."""
+
+    seconds: Array
+    """That prompts add to a step, on average over steps with and without."""
+    by_offset: Array
+    """Slopes of these: in the offset,"""
+    by_price: Array
+    """in the logarithm of the price,"""
+    by_tokens: Array
+    """and in the logarithm of the tokens that a step emits."""
+
+
+def usual(cost: Cost, load: int, emitted: Array) -> Usual | None:
+    """At the load in position `load`, for steps that emit `emitted` tokens; None where hardly any carries a prompt."""
+    steps, carrying, prompt_tokens, tokens = cost.mix[load].tolist()
+    if carrying <= NEGLIGIBLE_SHARE * steps or tokens <= 0:
+        return None
+    chance = -math.log1p(-min(MOST_SHARE, carrying / steps)) * steps / tokens
+    scale = math.exp(float(cost.mean[(load + 1) * len(cost.ladder) - 1]))
+    none = np.exp(-chance * emitted)
+    offset = scale * float(cost.mean[_offset(cost, load)])
+    price = scale * _price(cost, load) * prompt_tokens / tokens * emitted
+    added = offset * (1 - none) + price
+    there = added > 0
+    return Usual(
+        seconds=np.maximum(added, 0.0),
+        by_offset=scale * (1 - none) * there,
+        by_price=price * there,
+        by_tokens=(offset * chance * emitted * none + price) * there,
+    )
+
+
+def effects(cost: Cost, load: int, found: Usual) -> tuple[Index, Array]:
+    """Places in the belief of what prompts add at a load, and the slopes of `found` in them."""
+    doublings = cost.features[load * len(cost.ladder), 1]
+    end = cost.mean.size
+    places = np.asarray([_offset(cost, load), end - 2, end - 1])
+    return places, np.stack([found.by_offset, found.by_price, found.by_price * doublings], axis=1)
+
+
+def leveled(cost: Cost, cell: CostCell) -> CostCell:
+    """`cell` as if its steps had carried the prompts that steps of its load usually carry, and no first tokens.
+
+    What two ks gave in one window is compared so: else the one that met fewer prompts would win.
+    """
+    if cell.load not in cost.loads or not cell.emitted or not cell.steps:
+        return cell
+    load = cost.loads.index(cell.load)
+    emitted = max(1, cell.emitted - cell.first_tokens)
+    found = usual(cost, load, np.asarray([emitted / cell.steps]))
+    if found is None and not cell.prompt:
+        return cell
+    seconds = cell.seconds
+    if cell.prompt:
+        scale = math.exp(float(cost.mean[(load + 1) * len(cost.ladder) - 1]))
+        price = _price(cost, load) * cell.prompt_tokens
+        seconds -= scale * max(0.0, float(cost.mean[_offset(cost, load)]) * cell.steps + price)
+        seconds = max(seconds, LEAST_OF_STEP * cell.seconds)
+    if found is not None:
+        seconds += cell.steps * float(found.seconds[0])
+    scattered = seconds / cell.seconds if cell.seconds else 0.0
+    return cell.model_copy(
+        update={
+            "seconds": seconds,
+            "seconds_squared": cell.seconds_squared * scattered**2,
+            "emitted": emitted,
+            "request_steps": cell.request_steps - cell.first_tokens,
+            "histogram": {},
+        }
+    )
+
+
+def _offset(cost: Cost, load: int) -> int:
+    """Place of a load's offset in the belief: after the effects of contexts."""
+    cells: int = cost.features.shape[0]
+    return cells + (len(CONTEXTS) - 1) * EFFECTS + load
+
+
+def _price(cost: Cost, load: int) -> float:
+    """Of a prompt token at a load."""
+    level, slope = cost.mean[-2:].tolist()
+    doublings = float(cost.features[load * len(cost.ladder), 1])
+    return math.exp(min(level + slope * doublings, 20.0)) / RIDGE_TOKENS
