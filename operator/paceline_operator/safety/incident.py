@@ -1,0 +1,140 @@
+"""What is kept of an incident: enough to understand and report it, bounded, with nothing secret and no prompt in it.
+Pure.
+
+Log lines are taken by what they are, not by what they are not: lines of a traceback, of a logger, and of the engine's
+own dump are kept without quoted values; anything else, which may be a prompt, is left out and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MAX_LINES = 200
+MAX_LINE = 400
+MAX_BYTES = 48 * 1024
+"""Of one record: ten of them fit into a ConfigMap, which takes 1 MiB at most, with room to spare."""
+NOTE = (
+    "CUDA reports errors after the call that caused them: the frames of this stack are where it was noticed, and need "
+    "not be where it arose."
+)
+_LOGGED = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]+:\d+\]")
+"""vLLM's log format."""
+_PREFIX = re.compile(r"^(\(\w[^)]*\)\s*)?")
+_TRACE = re.compile(
+    r"^\s*(Traceback \(most recent call last\):|File \"[^\"]+\", line \d+, in \S+|"
+    r"(\w+\.)*\w*(Error|Exception|Timeout)\b.*)$"
+)
+_BARE = re.compile(r"^\s*(Aborted|Segmentation fault|Killed|Fatal Python error: .*|Current thread .*|Thread 0x.*)")
+_SENSITIVE = re.compile(r"prompt|messages?['\"]|content['\"]|token_ids|Bearer|authorization|api[-_]?key", re.IGNORECASE)
+_SECRET = re.compile(r"\b(hf_\w{8,}|sk-\w{8,}|gh[ps]_\w{8,}|eyJ[\w-]{10,}\.[\w.-]+|[A-Fa-f0-9]{32,}|AKIA\w{12,})\b")
+_URL_USER = re.compile(r"(\w+://)[^/@\s]+@")
+_QUOTED = re.compile(r"'[^']{24,}'|\"[^\"]{24,}\"")
+"""Longer than names of files' last parts, options and types are."""
+_ARGUMENT_VALUE = re.compile(r"(?i)(--[\w-]*(?:key|token|secret|password)[\w-]*[= ])\S+")
+_NAME_SECRET = re.compile(r"(?i)key|token|secret|password|credential")
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One record."""
+
+    id: str
+    at: str
+    """RFC 3339."""
+    kind: str
+    pod: str
+    fingerprint: str
+    title: str
+    engine_version: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    restarts: int = 0
+    lived_seconds: float | None = None
+    arguments: tuple[str, ...] = ()
+    table: Mapping[str, int] | None = None
+    """k by number of requests, as it was in force."""
+    load: int | None = None
+    generation: int | None = None
+    action: str = ""
+    log: tuple[str, ...] = ()
+    left_out: int = 0
+    """Log lines that were not kept."""
+
+
+def kept_lines(log: str) -> tuple[tuple[str, ...], int]:
+    """(the last lines worth keeping, cleaned, at most MAX_LINES of MAX_LINE characters; how many were left out)."""
+    lines = log.splitlines()
+    kept = [clean(line) for line in lines if _worth(line)]
+    last = tuple(line[:MAX_LINE] for line in kept[-MAX_LINES:])
+    return last, len(lines) - len(last)
+
+
+def clean(text: str) -> str:
+    """`text` without what looks like a secret, a user in an address, or a long quoted value."""
+    text = _URL_USER.sub(r"\1…@", _SECRET.sub("…", text))
+    return _QUOTED.sub("'…'", _ARGUMENT_VALUE.sub(r"\1…", text))
+
+
+def clean_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
+    """A command line without the values of arguments that name a key, a token, a secret or a password."""
+    cleaned: list[str] = []
+    hide = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if hide and not argument.startswith("--"):
+            cleaned.append("…")
+            hide = False
+            continue
+        secret = argument.startswith("--") and bool(_NAME_SECRET.search(name)) and not _counts(name)
+        hide = secret and not equals
+        cleaned.append(f"{name}=…" if secret and equals else _URL_USER.sub(r"\1…@", _SECRET.sub("…", argument)))
+    return tuple(cleaned)
+
+
+def body(incident: Incident) -> str:
+    """The record as JSON of at most MAX_BYTES: log lines go first where it is longer, oldest first, then arguments."""
+    lines, arguments = list(incident.log), list(incident.arguments)
+    while True:
+        found = {
+            "id": incident.id, "at": incident.at, "kind": incident.kind, "pod": incident.pod,
+            "fingerprint": incident.fingerprint, "title": clean(incident.title)[:MAX_LINE],
+            "engineVersion": incident.engine_version, "exitCode": incident.exit_code, "reason": incident.reason,
+            "restarts": incident.restarts, "livedSeconds": incident.lived_seconds, "load": incident.load,
+            "generation": incident.generation, "table": dict(incident.table) if incident.table else None,
+            "action": incident.action[:MAX_LINE], "arguments": arguments, "log": lines,
+            "logLinesLeftOut": incident.left_out + len(incident.log) - len(lines), "note": NOTE,
+        }  # fmt: skip
+        text = json.dumps({k: v for k, v in found.items() if v is not None}, ensure_ascii=False, indent=1)
+        if len(text.encode()) <= MAX_BYTES:
+            return text
+        if lines:
+            lines = lines[max(1, len(lines) // 8) :]
+        elif arguments:
+            arguments = arguments[: len(arguments) // 2]
+        else:
+            return json.dumps({"id": incident.id, "at": incident.at, "kind": incident.kind})
+
+
+def read(text: str) -> dict[str, Any] | None:
+    """A stored record; None where it is none of ours."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("id"), str) else None
+
+
+def _worth(line: str) -> bool:
+    if _SENSITIVE.search(line):
+        return False
+    bare = _LOGGED.sub("", _PREFIX.sub("", line, count=1), count=1).strip()
+    return bool(_LOGGED.search(line) or _TRACE.match(bare) or _BARE.match(bare))
+
+
+def _counts(name: str) -> bool:
+    """Options about numbers of tokens, which are no secrets."""
+    return bool(re.search(r"tokens|num-|max-|-len\b|tokenizer", name))

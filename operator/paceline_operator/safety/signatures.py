@@ -1,0 +1,145 @@
+"""Crashes by name: a library of patterns, and a fingerprint for those without a name. Pure but for reading its data.
+
+CUDA reports errors asynchronously, so a stack is never taken as where an error arose (PyTorch, "Asynchronous
+execution").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+UNKNOWN = "unknown"
+LOG_CHARACTERS = 64 * 1024
+"""The end of a log that is searched: a bound on the time that patterns take."""
+_NOISE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|[0-9]+|'[^']*'|\"[^\"]*\"|/\S+")
+"""What differs between two crashes of one kind: addresses, ids, numbers, quoted values, paths."""
+_EXCEPTION = re.compile(r"^.*?\b((?:\w+\.)*\w*(?:Error|Exception|Timeout|Interrupt)(?::.*)?)$", re.MULTILINE)
+_FRAME = re.compile(r'File "[^"]*?([^/"]+)", line \d+, in (\w+)')
+
+
+class Remedy(StrEnum):
+    """Rungs of the ladder: boot configurations."""
+
+    AS_IT_WAS = "AsItWas"
+    WITHOUT_ADAPTIVE_VERIFICATION = "WithoutAdaptiveVerification"
+    FEWER_TOKENS = "FewerTokens"
+    DECODE_ONLY_GRAPHS = "DecodeOnlyGraphs"
+    WITHOUT_SPECULATION = "WithoutSpeculation"
+
+
+class When(BaseModel):
+    """What the engine booted with, for a signature to fit."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+    adaptive_verification: bool | None = None
+    speculation: bool | None = None
+
+
+class Signature(BaseModel):
+    """One kind of crash."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+    id: str
+    title: str
+    any: tuple[re.Pattern[str], ...] = ()
+    reasons: tuple[str, ...] = ()
+    when: When = Field(default_factory=When)
+    known: str
+    source: str
+    remedies: tuple[Remedy, ...]
+
+
+@dataclass(frozen=True)
+class Death:
+    """How an engine ended, as far as it can be seen from outside."""
+
+    log: str = ""
+    """The last lines of the ended container."""
+    message: str = ""
+    """Its termination message."""
+    reason: str = ""
+    """Kubernetes' word: Error, Completed, OOMKilled, ..."""
+    exit_code: int | None = None
+    """A crashed `vllm serve` of one API server exits 0: the code alone says nothing."""
+    adaptive_verification: bool = False
+    speculation: bool = True
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a death is called."""
+
+    id: str
+    """A signature's, or `unknown`."""
+    fingerprint: str
+    """The same for two deaths of one kind."""
+    title: str
+    known: str
+    source: str
+    remedies: tuple[Remedy, ...]
+
+
+UNKNOWN_REMEDIES = (
+    Remedy.WITHOUT_ADAPTIVE_VERIFICATION,
+    Remedy.FEWER_TOKENS,
+    Remedy.DECODE_ONLY_GRAPHS,
+    Remedy.WITHOUT_SPECULATION,
+)
+"""Of a crash without a name: each rung, mildest first."""
+
+
+@cache
+def library() -> tuple[Signature, ...]:
+    """The signatures in their order. Raises ValueError where the data is not what it should be: a test reads it."""
+    text = files("paceline_operator.safety").joinpath("signatures.yaml").read_text(encoding="utf-8")
+    return tuple(Signature.model_validate(entry) for entry in yaml.safe_load(text))
+
+
+def name(death: Death, signatures: Sequence[Signature] | None = None) -> Named:
+    """The first signature that fits, or a fingerprint of what was logged."""
+    for signature in library() if signatures is None else signatures:
+        if _fits(signature, death):
+            return Named(
+                signature.id, signature.id, signature.title, signature.known, signature.source, signature.remedies
+            )
+    title = last_exception(death.log + "\n" + death.message) or _ending(death)
+    return Named(UNKNOWN, fingerprint(death), title, "", "", UNKNOWN_REMEDIES)
+
+
+def fingerprint(death: Death) -> str:
+    """12 hex digits of the exception and its last frames, without what differs between two deaths of one kind."""
+    text = f"{death.log}\n{death.message}"[-LOG_CHARACTERS:]
+    frames = [f"{file}:{function}" for file, function in _FRAME.findall(text)[-3:]]
+    kind = _NOISE.sub("#", last_exception(text)) if frames or last_exception(text) else _ending(death)
+    return hashlib.sha256("|".join([kind, *frames]).encode()).hexdigest()[:12]
+
+
+def last_exception(text: str) -> str:
+    """The last line of `text` that names an exception, without what vLLM writes before it; empty where none does."""
+    found = _EXCEPTION.findall(text[-LOG_CHARACTERS:])
+    return str(found[-1])[:300] if found else ""
+
+
+def _fits(signature: Signature, death: Death) -> bool:
+    when = signature.when
+    if when.adaptive_verification not in (None, death.adaptive_verification):
+        return False
+    if when.speculation not in (None, death.speculation):
+        return False
+    text = f"{death.log}\n{death.message}"[-LOG_CHARACTERS:]
+    return death.reason in signature.reasons or any(pattern.search(text) for pattern in signature.any)
+
+
+def _ending(death: Death) -> str:
+    code = "?" if death.exit_code is None else str(death.exit_code)
+    return f"ended with {death.reason or 'no reason'}, exit code {code}, and logged no exception"

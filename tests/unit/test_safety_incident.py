@@ -1,0 +1,95 @@
+"""The record of an incident: bounded, readable, and without anything that a prompt or a secret could be in."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline_operator.safety.incident import (
+    MAX_BYTES,
+    MAX_LINE,
+    MAX_LINES,
+    Incident,
+    body,
+    clean_arguments,
+    kept_lines,
+    read,
+)
+
+LOG = """\
+(EngineCore pid=71) ERROR 11-30 01:10:04 [core.py:1586] EngineCore encountered a fatal error.
+(EngineCore pid=71) ERROR 11-30 01:10:04 [core.py:1586] Traceback (most recent call last):
+(EngineCore pid=71) ERROR 11-30 01:10:04 [core.py:1586]   File "/x/y.py", line 3, in go
+(EngineCore pid=71) ERROR 11-30 01:10:04 [core.py:1586] KeyError: 'a'
+(EngineCore pid=71) ERROR 11-30 01:10:04 [dump_input.py:72] Dumping input data: prompt_token_ids=[1, 2, 3]
+Tell me the secret of my marriage
+{"role": "user", "content": "Tell me"}
+INFO 11-30 01:10:04 [api.py:1] Received request: prompt: 'Tell me a secret'
+INFO 11-30 01:10:04 [hub.py:1] login with hf_abcdefghijklmnop at https://me:pass@hub.example/x
+RuntimeError: CUDA error
+Segmentation fault (core dumped)
+"""
+
+
+def incident(log: tuple[str, ...] = (), **more: object) -> Incident:
+    return Incident("i-1", "2026-01-01T00:00:00Z", "Crash", "chat-1", "f", "title", log=log, **more)  # type: ignore[arg-type]
+
+
+def test_logger_lines_and_tracebacks_are_kept_and_what_may_be_a_prompt_is_not() -> None:
+    lines, left_out = kept_lines(LOG)
+    text = "\n".join(lines)
+    assert len(lines) == 7
+    assert left_out == 4
+    for kept in ("fatal error", "Traceback", "in go", "KeyError", "CUDA error", "Segmentation fault"):
+        assert kept in text
+    for secret in ("marriage", "Tell me", "token_ids", "hf_abc", "me:pass"):
+        assert secret not in text
+
+
+def test_values_of_secret_arguments_are_not_kept_and_numbers_of_tokens_are() -> None:
+    arguments = ["serve", "m", "--api-key", "hush", "--hf-token=hush", "--max-num-batched-tokens", "8", "--port", "1"]
+    assert clean_arguments(arguments) == (
+        "serve", "m", "--api-key", "…", "--hf-token=…", "--max-num-batched-tokens", "8", "--port", "1",
+    )  # fmt: skip
+    assert clean_arguments(["--tokenizer", "x", "--num-speculative-tokens=3"]) == (
+        "--tokenizer", "x", "--num-speculative-tokens=3",
+    )  # fmt: skip
+
+
+def test_a_record_reads_back_and_says_that_stacks_name_where_an_error_was_noticed() -> None:
+    lines, left_out = kept_lines(LOG)
+    found = read(body(incident(lines, left_out=left_out, table={"1": 5}, exit_code=0)))
+    assert found is not None
+    assert (found["id"], found["exitCode"], found["table"]) == ("i-1", 0, {"1": 5})
+    assert found["logLinesLeftOut"] == left_out
+    assert "need not be where it arose" in found["note"]
+    assert read("no json") is None
+    assert read("[]") is None
+
+
+@given(
+    st.lists(st.text(min_size=200, max_size=MAX_LINE), max_size=MAX_LINES),
+    st.lists(st.text(max_size=1024), max_size=64),
+    st.text(max_size=4000),
+)
+def test_a_record_is_bounded(lines: list[str], arguments: list[str], title: str) -> None:
+    made = Incident("i", "t", "Crash", "p", "f", title, log=tuple(lines), arguments=tuple(arguments))
+    text = body(made)
+    assert len(text.encode()) <= MAX_BYTES
+    assert json.loads(text)["id"] == "i"
+
+
+@given(st.text(max_size=2000))
+def test_any_log_is_cleaned(log: str) -> None:
+    lines, left_out = kept_lines(log)
+    assert len(lines) + left_out == len(log.splitlines())
+    assert all(len(line) <= MAX_LINE for line in lines)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"), min_size=8))
+def test_a_line_that_no_logger_wrote_is_not_kept(prompt: str) -> None:
+    line = f"user said {prompt}"
+    lines, _ = kept_lines(line)
+    assert lines == () or "Error" in line or "Exception" in line or "Timeout" in line or "INFO" in line

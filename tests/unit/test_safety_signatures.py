@@ -1,0 +1,86 @@
+"""Crashes by name: each signature by a log as vLLM, CUDA or Kubernetes writes it; others by a stable fingerprint."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline_operator.safety.signatures import UNKNOWN, Death, Remedy, fingerprint, last_exception, library, name
+
+PREFIX = "(EngineCore pid=71) ERROR 11-30 01:10:04 [core.py:1586] "
+ILLEGAL = (
+    f"{PREFIX}EngineCore encountered a fatal error.\n{PREFIX}Traceback (most recent call last):\n"
+    f'{PREFIX}  File "/usr/lib/vllm/v1/worker/gpu/adaptive_verification.py", line 210, in record_confidences\n'
+    f"{PREFIX}torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("death", "expected"),
+    [
+        (Death(ILLEGAL, adaptive_verification=True), "adaptive-verification-illegal-access"),
+        (Death(ILLEGAL), "illegal-access"),
+        (Death("RuntimeError: CUDA error: device-side assert triggered"), "device-assert"),
+        (Death("CUDA error: uncorrectable ECC error encountered"), "device-lost"),
+        (Death("ValueError: No available memory for the cache blocks. Try increasing"), "gpu-memory-at-boot"),
+        (Death("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"), "gpu-memory"),
+        (Death(reason="OOMKilled", exit_code=137), "host-memory"),
+        (Death("OSError: [Errno 28] No space left on device: '/var/cache/paceline/x'"), "disk-full"),
+        (Death("OSError: [Errno 98] Address already in use"), "port-taken"),
+        (Death("safetensors_rust.SafetensorError: Error while deserializing header: invalid"), "weights-corrupt"),
+        (
+            Death("ValueError: Target and draft model should have the same vocabulary size. Target model"),
+            "vocabulary",
+        ),
+        (Death("TimeoutError: RPC call to execute_model timed out."), "executor-timeout"),
+        (Death(f"{PREFIX}Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down"), "worker-died"),
+    ],
+)
+def test_a_known_crash_has_its_name_and_its_source(death: Death, expected: str) -> None:
+    found = name(death)
+    assert (found.id, found.fingerprint) == (expected, expected)
+    assert found.source.startswith("https://")
+    assert found.known
+
+
+def test_every_signature_is_reached_and_stands_once() -> None:
+    ids = [signature.id for signature in library()]
+    assert len(set(ids)) == len(ids)
+    assert ids.index("adaptive-verification-illegal-access") < ids.index("illegal-access")
+    assert all(remedy is not Remedy.AS_IT_WAS for signature in library() for remedy in signature.remedies)
+
+
+def test_remedies_of_the_illegal_access_with_adaptive_verification_come_in_the_published_order() -> None:
+    assert name(Death(ILLEGAL, adaptive_verification=True)).remedies == (
+        Remedy.WITHOUT_ADAPTIVE_VERIFICATION,
+        Remedy.FEWER_TOKENS,
+        Remedy.DECODE_ONLY_GRAPHS,
+        Remedy.WITHOUT_SPECULATION,
+    )
+
+
+def test_an_unknown_crash_keeps_its_fingerprint_over_what_differs_between_two_of_a_kind() -> None:
+    one = "File \"/a/b/x.py\", line 3, in go\nKeyError: 'req-1a2b3c4d' at 0x7f00 after 17"
+    other = "File \"/c/x.py\", line 9, in go\nKeyError: 'req-99887766' at 0x7fff after 3"
+    third = "File \"/c/x.py\", line 9, in stop\nKeyError: 'req-99887766' at 0x7fff after 3"
+    assert name(Death(one)).id == UNKNOWN
+    assert name(Death(one)).fingerprint == name(Death(other)).fingerprint != name(Death(third)).fingerprint
+    assert "KeyError" in name(Death(one)).title
+
+
+def test_an_engine_that_exits_0_and_says_nothing_is_told_as_that() -> None:
+    found = name(Death(reason="Completed", exit_code=0))
+    assert found.title == "ended with Completed, exit code 0, and logged no exception"
+    assert found.fingerprint == name(Death(reason="Completed", exit_code=0)).fingerprint
+    assert found.fingerprint != name(Death(reason="Error", exit_code=139)).fingerprint
+
+
+@given(st.text(max_size=3000), st.text(max_size=200), st.sampled_from(["", "Error", "Completed", "Évil"]))
+def test_any_log_has_a_name(log: str, message: str, reason: str) -> None:
+    death = Death(log, message, reason, 1)
+    found = name(death)
+    assert found.title
+    assert found == name(death)
+    assert len(fingerprint(death)) == 12
+    assert len(last_exception(log)) <= 300
