@@ -22,6 +22,7 @@ from tests.harness.processes import Daemon, wait_until
 
 START_TIMEOUT_SECONDS = 60.0
 ISSUER = "https://kubernetes.default.svc.cluster.local"
+FRONT_PROXY = "front-proxy-client"
 SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
@@ -171,6 +172,7 @@ class ControlPlane:
     def _apiserver(self, etcd_url: str) -> list[str | Path]:
         certificate, key = self.authority.serving("kube-apiserver", [self.address, self.service_address], SERVER_NAMES)
         kubelet_certificate, kubelet_key = self.authority.client("kube-apiserver-kubelet", group="system:masters")
+        front_certificate, front_key = self.authority.client(FRONT_PROXY, group="test")
         return [
             *("--etcd-servers", etcd_url, "--bind-address", self.address, "--advertise-address", self.address),
             *("--secure-port", str(self.port), "--tls-cert-file", certificate, "--tls-private-key-file", key),
@@ -181,6 +183,12 @@ class ControlPlane:
             *("--enable-admission-plugins", "NodeRestriction", "--allow-privileged"),
             *("--kubelet-client-certificate", kubelet_certificate, "--kubelet-client-key", kubelet_key),
             *("--kubelet-preferred-address-types", "InternalIP"),
+            # The aggregation layer: how it shows itself to, and names users to, an API served by somebody else.
+            *("--proxy-client-cert-file", front_certificate, "--proxy-client-key-file", front_key),
+            *("--requestheader-client-ca-file", self.authority.certificate),
+            *("--requestheader-allowed-names", FRONT_PROXY, "--requestheader-username-headers", "X-Remote-User"),
+            *("--requestheader-group-headers", "X-Remote-Group"),
+            *("--requestheader-extra-headers-prefix", "X-Remote-Extra-"),
         ]
 
     def _controller_manager(self) -> list[str | Path]:
@@ -190,4 +198,5 @@ class ControlPlane:
             *("--service-account-private-key-file", self.service_account_key),
             # With the default of 20 requests a second a new namespace waits seconds for its service account.
             *("--kube-api-qps", "500", "--kube-api-burst", "1000"),
+            *("--horizontal-pod-autoscaler-sync-period", "1s"),
         ]

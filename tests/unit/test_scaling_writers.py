@@ -48,7 +48,13 @@ def test_nobody_is_noted() -> None:
 
 def test_whoever_wrote_before_the_mode_was_on_is_accepted() -> None:
     assert foreign(BY_HAND, 7, None) is None
-    assert foreign(BY_HAND, 7, held(BY_HAND)) is None
+    assert foreign(BY_HAND, 7, held(BY_HAND, desired=7)) is None
+
+
+def test_an_accepted_writer_who_writes_again_is_foreign_though_the_server_notes_no_time() -> None:
+    autoscaler = Writer("kube-controller-manager", "scale", "")
+    assert foreign(autoscaler, 2, held(autoscaler)) is None
+    assert foreign(autoscaler, 3, held(autoscaler)) == autoscaler
 
 
 def test_a_write_through_scale_by_somebody_else_is_foreign_whatever_it_wrote() -> None:

@@ -22,7 +22,8 @@ class Writer:
     manager: str
     subresource: str
     at: str
-    """RFC 3339, of its last write through this door; empty where the server notes none."""
+    """RFC 3339, of its last write through this door; empty where the server notes none, as for the scale subresource of
+    a custom resource."""
 
     @property
     def ours(self) -> bool:
@@ -46,11 +47,12 @@ def foreign(writer: Writer | None, replicas: int, held: ScalingStatus | None) ->
 
     `held`: what status says of the last accepted writer; None where the mode was just switched on: then whoever wrote
     before is accepted. Later, a write through the scale subresource by anybody else is another autoscaler, or a person
-    who scales by hand. One through no subresource may be of any field (an apply of the whole manifest): it counts where
-    the value is not the one that was decided. No clocks are compared.
+    who scales by hand. One through no subresource may be of any field (an apply of the whole manifest), and one by the
+    accepted writer may be the one that was accepted: these count where the value is not the one that was decided. No
+    clocks are compared.
     """
     if held is None or writer is None or writer.ours:
         return None
-    if (writer.manager, writer.at) == (held.writer, held.written_at or ""):
-        return None
-    return writer if writer.subresource or replicas != held.desired_replicas else None
+    accepted = (writer.manager, writer.at) == (held.writer, held.written_at or "")
+    another = bool(writer.subresource) and not accepted
+    return writer if another or replicas != held.desired_replicas else None
