@@ -82,19 +82,20 @@ def available(replicas: int, max_unavailable: int, pods: Sequence[Raw]) -> Verdi
     return Verdict(ConditionType.AVAILABLE, False, reason, "; ".join([count, *causes]))
 
 
-def progressing(replicas: int, deployment: Raw | None) -> Verdict:
-    """True while the Deployment is not what the spec asks for, all pods renewed and ready."""
-    status = (deployment or {}).get("status") or {}
+def progressing(replicas: int, workload: Raw | None) -> Verdict:
+    """True while the Deployment, or LeaderWorkerSet, is not what the spec asks for, all pods renewed and ready."""
+    status = (workload or {}).get("status") or {}
+    available = status.get("availableReplicas", status.get("readyReplicas", 0))
     settled = (
-        deployment is not None
-        and status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+        workload is not None
+        and status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 0)
         and status.get("updatedReplicas", 0) == status.get("replicas", 0) == replicas
-        and status.get("availableReplicas", 0) == replicas
+        and available == replicas
     )
     if settled:
         return Verdict(ConditionType.PROGRESSING, False, Reason.SETTLED, "All pods run the present template")
     message = f"{status.get('updatedReplicas', 0)} of {replicas} pods have the present template, "
-    message += f"{status.get('availableReplicas', 0)} are available"
+    message += f"{available} are available"
     return Verdict(ConditionType.PROGRESSING, True, Reason.ROLLING_OUT, message)
 
 

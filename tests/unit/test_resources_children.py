@@ -134,8 +134,10 @@ def test_everything_selects_the_pods_and_none_of_it_by_a_version() -> None:
         children["Service"]["spec"]["selector"],
         children["Deployment"]["spec"]["selector"]["matchLabels"],
         children["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
-        children["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
     ]
+    policy = children["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]
+    assert policy == {naming.LABEL_SERVING: "demo"}, "pods of all tracks and all nodes"
+    assert pod_labels.items() >= policy.items()
     for selector in selectors:
         assert selector == naming.selector("demo")
         assert pod_labels.items() >= selector.items()

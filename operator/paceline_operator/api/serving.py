@@ -18,7 +18,6 @@ from paceline_operator.api.speculation import Speculation
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.api.tuning import Slo, Tuning
 
-
 MULTI_NODE_NAME_LENGTH = 36
 """`<name>-group-plain-<group>` names a StatefulSet, whose revision label (63) adds 11 to it."""
 
@@ -83,7 +82,7 @@ class ServingSpec(ApiModel):
             ),
             (
                 "self.autoscaling.mode != 'Builtin' || self.engine.plugin.injection != 'None'",
-                "mode Builtin counts requests through the plugin; without it use a HorizontalPodAutoscaler or mode KEDA",
+                "mode Builtin counts requests through the plugin: without it, use a HorizontalPodAutoscaler or KEDA",
                 "autoscaling.mode",
             ),
         )
@@ -104,8 +103,8 @@ class SpeculativeServing(ApiModel):
             NAME_RULE,
             (
                 f"!has(self.spec.engine.multiNode) || self.metadata.name.size() <= {MULTI_NODE_NAME_LENGTH}",
-                f"with engine.multiNode the name must be at most {MULTI_NODE_NAME_LENGTH} characters: a LeaderWorkerSet "
-                "names StatefulSets after it",
+                f"with engine.multiNode the name must be at most {MULTI_NODE_NAME_LENGTH} characters: StatefulSets, "
+                "whose names must be shorter than others, are named after it",
                 "metadata.name",
             ),
         )

@@ -9,8 +9,8 @@ from paceline_operator.resources.meta import child_metadata
 
 
 def build(serving: SpeculativeServing, *, plain: bool = False) -> Manifest:
-    """PodDisruptionBudget `<serving>` of stable and canary engines, or `<serving>-plain`. maxUnavailable: minAvailable 1
-    would block the drain of a single replica. An engine that is not ready serves nobody, so it never holds up a drain.
+    """PodDisruptionBudget `<serving>` of stable and canary engines, or `<serving>-plain`. maxUnavailable: minAvailable
+    1 would block the drain of a single replica. An engine that is not ready serves nobody: it holds up no drain.
 
     With an engine over several nodes goes each of its pods: an evicted worker takes the engine along.
     """
