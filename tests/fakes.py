@@ -113,6 +113,30 @@ class FakeKube:
         self._write("CREATE", body["kind"], body["metadata"]["name"])
         return self.put(body)
 
+    async def scale(self, body: Object, replicas: int) -> None:
+        meta = body["metadata"]
+        self._write("SCALE", body["kind"], meta["name"])
+        if (
+            self.objects[(body["kind"], meta["namespace"], meta["name"])]["metadata"]["resourceVersion"]
+            != (meta["resourceVersion"])
+        ):
+            raise ConflictError(409, "Conflict", "the object has been modified")
+        self.scaled(meta["name"], replicas, naming.FIELD_MANAGER)
+
+    def scaled(self, name: str, replicas: int, manager: str, *, subresource: str = "scale", at: str = "") -> None:
+        """Somebody writes replicas of a serving: another generation, and a field manager of its own."""
+        there = self.find(naming.KIND_SERVING, name)
+        there["spec"]["replicas"] = replicas
+        meta = there["metadata"]
+        meta["generation"] += 1
+        meta["resourceVersion"] = str(next(self._count))
+        entry = {"manager": manager, "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+        if subresource:
+            entry["subresource"] = subresource
+        if at:
+            entry["time"] = at
+        meta["managedFields"] = [entry]
+
     async def delete(self, kind: str, namespace: str, name: str, uid: str | None) -> bool:
         self._write("DELETE", kind, name)
         there = self.objects.get((kind, namespace, name))

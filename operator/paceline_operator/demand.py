@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from paceline_engine.protocol import LOAD_EDGES
 from paceline_operator import naming
-from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.status import Tier
-from paceline_operator.api.tuning import TuningMode
+from paceline_operator.api.tuning import ProbingMode, TuningMode
 from paceline_operator.plan import Object
 from paceline_operator.scaling import replicas
 from paceline_operator.tuning.model import Engine, Step
@@ -61,6 +60,7 @@ def seen(
         )
         for view in step.buckets
     }
+    observed = {view.load for view in step.buckets if view.observed}
     table = {load: step.table[load] for load in LOAD_EDGES if load < len(step.table)}
     reachable = {
         load: [pace.token_seconds for pace in at if steerable or pace.k == table.get(load)]
@@ -77,7 +77,8 @@ def seen(
         table=table,
         paces=paces.get(step.load, ()) if step.load is not None else (),
         steerable=steerable,
+        measuring=steerable and spec.tuning.probing.mode is not ProbingMode.DISABLED and step.load not in observed,
         token_seconds={load: min(found) for load, found in reachable.items() if found},
-        late_first_tokens=any(proposal.reason is Reason.TTFT_LIMIT for proposal in step.proposals),
+        late_first_tokens=step.restarts.ttft_lowered is not None,
         frozen=frozen,
     )

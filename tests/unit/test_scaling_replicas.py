@@ -84,6 +84,7 @@ def sights(draw: st.DrawFn) -> Sight:
         table=draw(st.dictionaries(st.sampled_from([1, 8, 64]), st.sampled_from([0, 1, 3, 5]))),
         paces=draw(paces),
         steerable=draw(st.booleans()),
+        measuring=draw(st.booleans()),
         token_seconds=draw(st.dictionaries(st.sampled_from([1, 8, 64]), st.floats(1e-4, 1))),
         late_first_tokens=draw(st.booleans()),
         frozen=draw(st.sampled_from(["", "a rollout"])),
@@ -200,6 +201,11 @@ def test_a_better_k_goes_first_and_for_a_minute_at_most() -> None:
     assert run(TERMS, [50.0], paces=(FAST,), steerable=True)[0].replicas == 5, "the k in force is not measured"
     near = dataclasses.replace(FAST, goodput=1005.0)
     assert run(TERMS, [50.0], paces=(SLOW, near), steerable=True)[0].replicas == 5, "the tuner does not move for that"
+
+
+def test_a_load_at_which_ks_are_still_measured_waits_for_them_as_long() -> None:
+    made = run(TERMS, [50.0] * 8, paces=(FAST,), steerable=True, measuring=True)
+    assert [decision.reason for decision in made[5:7]] == [Reason.BETTER_K_FIRST, Reason.ABOVE_TARGET]
 
 
 def test_a_lower_k_that_meets_the_limit_goes_first_even_if_it_gives_less() -> None:

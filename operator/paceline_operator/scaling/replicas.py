@@ -79,6 +79,8 @@ class Sight:
     """Of the measured ks at the present load."""
     steerable: bool = False
     """k follows the tuner: mode Auto, tier Live, not frozen."""
+    measuring: bool = False
+    """Steerable, and not every k is measured at the present load yet."""
     token_seconds: Mapping[int, float] = field(default_factory=dict)
     """Load -> least time per output token that k can reach there, where measured."""
     late_first_tokens: bool = False
@@ -242,12 +244,9 @@ def _more(terms: Terms, sight: Sight, past: Past, now: float, wanted: int, *, ch
     """`changed`: k at the present load is another one since the last look: the requests are still those of the old."""
     at, said = sight.replicas, _said(terms, sight)
     began = past.k_first_since if past.k_first_since is not None else now
-    past, better = replace(past, k_first_since=began), _better(terms, sight)
-    if now - began < K_FIRST_SECONDS and (changed or better is not None):
-        text = f"k became {sight.k} since the last look"
-        if better is not None:
-            text = f"k {better.k} in place of {sight.k} gives {better.goodput:.0f} tokens/s an engine at this load"
-        return Decision(at, Reason.BETTER_K_FIRST, f"{said}; {text}", past)
+    past = replace(past, k_first_since=began)
+    if now - began < K_FIRST_SECONDS and (why := _k_first(terms, sight, changed=changed)):
+        return Decision(at, Reason.BETTER_K_FIRST, f"{said}; {why}", past)
     if _unseen(past, now, terms.up_window_seconds):
         return Decision(at, Reason.STABILIZING, _waits(terms, up=True), past)
     if at >= terms.maximum:
@@ -275,6 +274,15 @@ def _unseen(past: Past, now: float, window: float) -> bool:
 def _waits(terms: Terms, *, up: bool) -> str:
     way, window = ("more", terms.up_window_seconds) if up else ("fewer", terms.down_window_seconds)
     return f"{way} replicas must be wanted for {window:.0f} s first (stabilizationWindowSeconds)"
+
+
+def _k_first(terms: Terms, sight: Sight, *, changed: bool) -> str:
+    """What more pods wait for; empty where k is as it should be."""
+    if better := _better(terms, sight):
+        return f"k {better.k} in place of {sight.k} gives {better.goodput:.0f} tokens/s an engine at this load"
+    if changed:
+        return f"k became {sight.k} since the last look"
+    return "not every k is measured at this load yet" if sight.measuring else ""
 
 
 def _better(terms: Terms, sight: Sight) -> Pace | None:
