@@ -61,12 +61,16 @@ readOnlyRootFilesystem: true
 - apiGroups: [paceline.dev]
   resources: [speculativeservings/status, speculationexperiments/status, speculationprofiles/status]
   verbs: [patch]
+# Replicas, with autoscaling.mode Builtin.
+- apiGroups: [paceline.dev]
+  resources: [speculativeservings/scale]
+  verbs: [update]
 # Where owner references are checked (OpenShift), children that block their owner's deletion need this.
 - apiGroups: [paceline.dev]
   resources: [speculativeservings/finalizers]
   verbs: [update]
 - apiGroups: [apps]
-  resources: [deployments]
+  resources: [deployments, controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [services, serviceaccounts]
