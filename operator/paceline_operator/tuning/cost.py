@@ -41,9 +41,9 @@ EFFECT_DEVIATIONS = (0.3, 0.1, 0.03)
 OFFSET_GUESS, OFFSET_DEVIATION, OFFSET_OWN = 0.1, 0.3, 0.15
 """What a step with prompts costs beyond its tokens, over the load's step without: a guess, and the standard deviations
 that all loads share and that each has for itself. A graph in pieces in place of a full one is some tenths of a step."""
-PRICE_DEVIATION, PRICE_SLOPE = 1.0, 0.1
-"""Standard deviations of the log price of a prompt token: of its level (RIDGE_TOKENS of them double a step), and by
-doubling of the load."""
+PRICE_DEVIATIONS = (1.0, 0.1, 0.03)
+"""Standard deviations of the log price of a prompt token (RIDGE_TOKENS of them double a step): its level, its slope in
+doublings of the load and its slope in k."""
 NEGLIGIBLE_SHARE = 0.01
 
 
@@ -55,7 +55,7 @@ class Cost:
     ladder: tuple[int, ...]
     mean: Array
     """Of every cell at a context below 8k; then the effects of each longer context bucket; then what steps with prompts
-    add: an offset for each load, and level and slope (in doublings of the load) of the log price of a token."""
+    add: an offset for each load, and the effects on the log price of a token."""
     covariance: Array
     features: Array
     """Per cell: what the effects of a context are multiplied with."""
@@ -88,7 +88,7 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
     doublings = np.log2(load)
     distance = np.abs(doublings[:, None] - doublings[None, :]) / 1.5 + np.abs(k[:, None] - k[None, :]) / 3.0
     effects = (len(CONTEXTS) - 1) * EFFECTS
-    extra = effects + len(loads) + 2
+    extra = effects + len(loads) + EFFECTS
     covariance = np.zeros((load.size + extra, load.size + extra))
     covariance[: load.size, : load.size] = (
         9.0
@@ -103,12 +103,12 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
     )
     offsets = slice(load.size + effects, load.size + effects + len(loads))
     covariance[offsets, offsets] = OFFSET_DEVIATION**2 + OFFSET_OWN**2 * np.eye(len(loads))
-    covariance[[-2, -1], [-2, -1]] = PRICE_DEVIATION**2, PRICE_SLOPE**2
+    covariance[range(-EFFECTS, 0), range(-EFFECTS, 0)] = np.square(PRICE_DEVIATIONS)
     mean = math.log(FIRST_GUESS_SECONDS) + np.log1p(DRAFT_GUESS * k + load * (k + 1) / RIDGE_TOKENS)
     return Cost(
         loads=loads,
         ladder=ladder,
-        mean=np.concatenate([mean, np.zeros(effects), np.full(len(loads), OFFSET_GUESS), np.zeros(2)]),
+        mean=np.concatenate([mean, np.zeros(effects), np.full(len(loads), OFFSET_GUESS), np.zeros(EFFECTS)]),
         covariance=covariance,
         features=np.stack([np.ones(load.size), doublings, k], axis=1),
         steps=np.zeros(load.size),

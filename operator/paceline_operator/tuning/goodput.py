@@ -197,15 +197,16 @@ def _with_prompts(
     log_step, step_covariance = log_step.copy(), step_covariance.copy()
     covariance = length_covariance + step_covariance
     for row, load in enumerate(rows.tolist()):
-        found = prompts.usual(costs, load, requests[row] * np.exp(log_length[row]))
+        cells = np.arange(load * width, (load + 1) * width)
+        found = prompts.usual(costs, cells, requests[row] * np.exp(log_length[row]))
         if found is None:
             continue
         bare = np.exp(log_step[row])
         whole = bare + found.seconds
-        places, added = prompts.effects(costs, load, found)
+        places, added = prompts.effects(costs, cells, found)
         slope = np.concatenate([np.diag(bare), added], axis=1) / whole[:, None]
         slope[:, width - 1] += found.seconds / whole
-        places = np.concatenate([np.arange(load * width, (load + 1) * width), places])
+        places = np.concatenate([cells, places])
         if weights is not None:
             start = costs.features.shape[0]
             places = np.concatenate([places, np.arange(start, start + weights.shape[2])])

@@ -1,12 +1,13 @@
 """Steps that carry prompt tokens besides drafts: what the prompts add, and what a usual step costs with its share.
 
-    seconds(load, k, p) = S(load, k) + S(load, 0) * (offset(load) + price(load) * p)
+    seconds(load, k, p) = S(load, k) + S(load, 0) * (offset(load) + price(load, k) * p)
 
 S is the belief about decode-only steps, p the prompt tokens computed in the step. The offset is what such a step costs
-beyond its tokens (another kind of graph), and the price of a token is a power of the load. Both are in units of the
-load's step at the ladder's last k, so that they say the same of a fast machine and of a slow one, and all ks have them
-in common: two ks are compared by steps of one kind, or across kinds with the uncertainty of what lies between. They are
-part of the Gaussian belief, linearised where it stands (an extended Kalman filter): mixed steps inform S, and S them.
+beyond its tokens (another kind of graph); the log price of a token has a level and slopes in the doublings of the load
+and in k. Both are in units of the load's step at the ladder's last k, so that they say the same of a fast machine and
+of a slow one, and all ks have them in common: two ks are compared by steps of one kind, or across kinds with the
+uncertainty of what lies between. They are part of the Gaussian belief, linearised where it stands (an extended Kalman
+filter): mixed steps inform S, and S them.
 
 In a closed loop prompts come with tokens: a k that gives more tokens a step ends more requests a step. So the mix of a
 k follows from that of the steps seen, by the tokens of a step.
@@ -27,14 +28,14 @@ from paceline_operator.tuning.timing import CONTEXTS
 
 Index = npt.NDArray[np.intp]
 
-MISFIT = 0.1
+MISFIT = 0.05
 """Relative standard deviation of what prompts add to one window's steps around what is believed of it."""
 NEGLIGIBLE_SHARE = 0.01
 """Of steps with prompts, below which a load's steps are taken for decode-only ones."""
 MOST_SHARE = 0.999
 MIX_HALF_LIFE_SECONDS = 60.0
-LEAST_OF_STEP = 0.2
-"""Of a mixed step's seconds, that are left for its drafts whatever prompts are believed to take."""
+LEAST_OF_STEP = 0.5
+"""Of a step without prompts, that is left of one with whatever they are believed to take."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def sight(cost: Cost, place: Index, context: Index, tokens: Array) -> Sight:
     for row in np.flatnonzero(tokens):
         load = int(place[row]) // width
         last = (load + 1) * width - 1
-        price = _price(cost, load) * float(tokens[row])
+        price = float(_prices(cost, place[row : row + 1])[0]) * float(tokens[row])
         ratio = math.exp(min(float(cost.mean[last] - log[row]), 50.0))
         added = ratio * max(0.0, float(cost.mean[_offset(cost, load)]) + price)
         rest = 1.0 / (1.0 + added)
@@ -71,7 +72,7 @@ def sight(cost: Cost, place: Index, context: Index, tokens: Array) -> Sight:
         slope[row] *= rest
         slope[row, last] += added * rest
         slope[row, _offset(cost, load)] = ratio * rest
-        slope[row, -2:] = ratio * price * rest, ratio * price * rest * cost.features[last, 1]
+        slope[row, -EFFECTS:] = ratio * price * rest * cost.features[place[row]]
     return Sight(log, slope, share)
 
 
@@ -107,8 +108,9 @@ class Usual:
     """and in the logarithm of the tokens that a step emits."""
 
 
-def usual(cost: Cost, load: int, emitted: Array) -> Usual | None:
-    """At the load in position `load`, for steps that emit `emitted` tokens; None where hardly any carries a prompt."""
+def usual(cost: Cost, place: Index, emitted: Array) -> Usual | None:
+    """Of cells of one load, whose steps emit `emitted` tokens; None where hardly any carries a prompt."""
+    load = int(place[0]) // len(cost.ladder)
     steps, carrying, prompt_tokens, tokens = cost.mix[load].tolist()
     if carrying <= NEGLIGIBLE_SHARE * steps or tokens <= 0:
         return None
@@ -116,7 +118,7 @@ def usual(cost: Cost, load: int, emitted: Array) -> Usual | None:
     scale = math.exp(float(cost.mean[(load + 1) * len(cost.ladder) - 1]))
     none = np.exp(-chance * emitted)
     offset = scale * float(cost.mean[_offset(cost, load)])
-    price = scale * _price(cost, load) * prompt_tokens / tokens * emitted
+    price = scale * _prices(cost, place) * prompt_tokens / tokens * emitted
     added = offset * (1 - none) + price
     there = added > 0
     return Usual(
@@ -127,12 +129,11 @@ def usual(cost: Cost, load: int, emitted: Array) -> Usual | None:
     )
 
 
-def effects(cost: Cost, load: int, found: Usual) -> tuple[Index, Array]:
-    """Places in the belief of what prompts add at a load, and the slopes of `found` in them."""
-    doublings = cost.features[load * len(cost.ladder), 1]
-    end = cost.mean.size
-    places = np.asarray([_offset(cost, load), end - 2, end - 1])
-    return places, np.stack([found.by_offset, found.by_price, found.by_price * doublings], axis=1)
+def effects(cost: Cost, place: Index, found: Usual) -> tuple[Index, Array]:
+    """Places in the belief of what prompts add to `found`, which is of the cells at `place`, and its slopes in them."""
+    prices = np.arange(cost.mean.size - EFFECTS, cost.mean.size)
+    places = np.concatenate([[_offset(cost, int(place[0]) // len(cost.ladder))], prices])
+    return places, np.concatenate([found.by_offset[:, None], found.by_price[:, None] * cost.features[place]], axis=1)
 
 
 def leveled(cost: Cost, cell: CostCell) -> CostCell:
@@ -140,19 +141,20 @@ def leveled(cost: Cost, cell: CostCell) -> CostCell:
 
     What two ks gave in one window is compared so: else the one that met fewer prompts would win.
     """
-    if cell.load not in cost.loads or not cell.emitted or not cell.steps:
+    if cell.load not in cost.loads or cell.k_drafted not in cost.ladder or not cell.emitted or not cell.steps:
         return cell
     load = cost.loads.index(cell.load)
+    place = np.asarray([load * len(cost.ladder) + cost.ladder.index(cell.k_drafted)])
     emitted = max(1, cell.emitted - cell.first_tokens)
-    found = usual(cost, load, np.asarray([emitted / cell.steps]))
+    found = usual(cost, place, np.asarray([emitted / cell.steps]))
     if found is None and not cell.prompt:
         return cell
     seconds = cell.seconds
     if cell.prompt:
         scale = math.exp(float(cost.mean[(load + 1) * len(cost.ladder) - 1]))
-        price = _price(cost, load) * cell.prompt_tokens
+        price = float(_prices(cost, place)[0]) * cell.prompt_tokens
         seconds -= scale * max(0.0, float(cost.mean[_offset(cost, load)]) * cell.steps + price)
-        seconds = max(seconds, LEAST_OF_STEP * cell.seconds)
+        seconds = max(seconds, LEAST_OF_STEP * cell.steps * math.exp(float(cost.mean[place[0]])))
     if found is not None:
         seconds += cell.steps * float(found.seconds[0])
     scattered = seconds / cell.seconds if cell.seconds else 0.0
@@ -173,8 +175,7 @@ def _offset(cost: Cost, load: int) -> int:
     return cells + (len(CONTEXTS) - 1) * EFFECTS + load
 
 
-def _price(cost: Cost, load: int) -> float:
-    """Of a prompt token at a load."""
-    level, slope = cost.mean[-2:].tolist()
-    doublings = float(cost.features[load * len(cost.ladder), 1])
-    return math.exp(min(level + slope * doublings, 20.0)) / RIDGE_TOKENS
+def _prices(cost: Cost, place: Index) -> Array:
+    """Of a prompt token in steps of cells."""
+    prices: Array = np.exp(np.minimum(cost.features[place] @ cost.mean[-EFFECTS:], 20.0)) / RIDGE_TOKENS
+    return prices

@@ -1,0 +1,226 @@
+"""Steps with prompts: what they add is told from what k costs, and no k is held to account for the prompts it met."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline_engine.protocol import PROMPT_EDGES, AcceptanceCell, CostCell, prompt_bucket
+from paceline_operator.api.speculation import Method
+from paceline_operator.tuning import acceptance, correct, cost, direct, prompts
+from paceline_operator.tuning.cost import Cost
+from paceline_operator.tuning.goodput import Scores, board
+
+LOADS, LADDER, LOAD = (64, 128, 256), (4, 2, 1, 0), 256
+SURVIVAL = (0.7, 0.5, 0.35, 0.25)
+BARE = {4: 0.012, 2: 0.009, 1: 0.0075, 0: 0.0065}
+OFFSET, TOKEN = 0.003, 25e-6
+"""Seconds that a step with prompts takes longer, and each of their tokens."""
+
+
+def length(k: int) -> float:
+    return 1 + sum(SURVIVAL[:k])
+
+
+def cell(
+    k: int, begun: int, steps: int, rng: np.random.Generator, noise: float = 0.01, tokens: int = 512, load: int = LOAD
+) -> CostCell:
+    """Steps at `k` in each of which `begun` requests began, whose prompts have `tokens`."""
+    added = OFFSET * (begun > 0) + TOKEN * begun * tokens
+    seconds = steps * (BARE[k] + added) * math.exp(rng.normal(0, noise))
+    return CostCell(
+        load=load,
+        context=0,
+        k_drafted=k,
+        k_verified=k,
+        probe=False,
+        steps=steps,
+        request_steps=steps * load,
+        emitted=round(steps * ((load - begun) * length(k) + begun)),
+        seconds=seconds,
+        seconds_squared=seconds**2 / steps * 1.0004,
+        histogram={},
+        prompt=prompt_bucket(begun * tokens),
+        prompt_tokens=steps * begun * tokens,
+        first_tokens=steps * begun,
+    )
+
+
+def learnt(begun: Mapping[int, Iterable[int]], windows: int = 12, seed: int = 0, steps: int = 16) -> Cost:
+    """What is known after windows in which each k had these kinds of steps."""
+    rng = np.random.default_rng(seed)
+    found = cost.empty(LOADS, LADDER)
+    for number in range(windows):
+        cells = [cell(k, count, steps, rng) for k, kinds in begun.items() for count in kinds]
+        found = correct.learn(found, {"pod": cells}, 10.0, 10.0 * (number + 1))
+    return found
+
+
+def scores(costs: Cost) -> Scores:
+    """With acceptance known as it is."""
+    many = 10**6
+    fates = [
+        AcceptanceCell(
+            k=k,
+            load=LOAD,
+            request_steps=many,
+            drafts=many,
+            drafted=(many,) * k,
+            accepted=tuple(int(many * share) for share in SURVIVAL[:k]),
+        )
+        for k in LADDER
+        if k
+    ]
+    lengths = acceptance.lengths(acceptance.learn(acceptance.empty(LADDER, Method.EAGLE), fates, 0.0))
+    return board(lengths, costs, direct.empty(LOADS, LADDER), [LOAD]).at(LOAD)
+
+
+def bare(costs: Cost, k: int) -> float:
+    """Believed seconds of a step without prompts."""
+    return math.exp(costs.mean[LOADS.index(LOAD) * len(LADDER) + LADDER.index(k)])
+
+
+BOTH = dict.fromkeys(LADDER, (0, 1, 2, 4))
+
+
+def test_what_prompts_add_is_told_from_what_k_costs() -> None:
+    for seed in range(4):
+        found = learnt(BOTH, seed=seed)
+        for k in LADDER:
+            assert bare(found, k) == pytest.approx(BARE[k], rel=0.03)
+
+
+def test_a_k_seen_with_prompts_alone_is_known_by_what_the_others_tell_of_them() -> None:
+    for seed in range(4):
+        found = learnt({**BOTH, 4: (1, 2, 4)}, seed=seed)
+        assert cost.own(found)[LOADS.index(LOAD)].all()
+        assert bare(found, 4) == pytest.approx(BARE[4], rel=0.15)
+
+
+def test_no_k_is_judged_by_its_prompts_against_anothers_steps_without() -> None:
+    """k=4 always meets prompts, k=2 never does, and nothing tells what prompts cost: nor does anybody know."""
+    for seed in range(4):
+        found = scores(learnt({4: (4,), 2: (0,)}, seed=seed))
+        gain, error = found.gain(2, 4)
+        true = math.log(length(2) / BARE[2]) - math.log(length(4) / BARE[4])
+        assert error > 0.1
+        assert abs(gain - true) < 3 * error
+    alike = [scores(learnt({4: kinds, 2: kinds})).gain(2, 4)[1] for kinds in ((0,), (1, 2, 4))]
+    assert max(alike) < 0.05, "steps of one kind compare, whichever it is"
+
+
+def test_gains_are_diluted_by_the_prompts_that_come_with_the_tokens() -> None:
+    found = learnt(BOTH)
+    steps, carrying, tokens, emitted = found.mix[LOADS.index(LOAD)]
+    per_token = -math.log1p(-carrying / steps) * steps / emitted
+
+    def step(k: int) -> float:
+        out = LOAD * length(k)
+        return BARE[k] + OFFSET * -math.expm1(-per_token * out) + TOKEN * tokens / emitted * out
+
+    told = scores(found)
+    for k in LADDER[1:]:
+        gain, error = told.gain(k, 4)
+        true = math.log(length(k) / step(k)) - math.log(length(4) / step(4))
+        assert gain == pytest.approx(true, abs=0.02)
+        assert abs(gain - true) < 3 * error
+        assert abs(true) < abs(math.log(length(k) / BARE[k]) - math.log(length(4) / BARE[4]))
+    assert math.exp(told.log_step[0]) == pytest.approx(step(4), rel=0.03)
+
+
+def test_a_mean_over_few_windows_is_right_within_its_own_interval() -> None:
+    misses = []
+    for seed in range(12):
+        found = learnt(BOTH, windows=2, seed=seed, steps=8)
+        block = found.covariance[2 * len(LADDER) : 3 * len(LADDER), 2 * len(LADDER) : 3 * len(LADDER)]
+        for row, k in enumerate(LADDER[:-1]):
+            off = math.log(bare(found, k) / bare(found, 0)) - math.log(BARE[k] / BARE[0])
+            misses.append(off / math.sqrt(block[row, row] + block[-1, -1] - 2 * block[row, -1]))
+    assert np.std(misses) < 1.5
+
+
+def test_without_prompts_nothing_is_added() -> None:
+    found = learnt(dict.fromkeys(LADDER, (0,)))
+    assert prompts.usual(found, np.arange(4), np.ones(4)) is None
+    rng = np.random.default_rng(1)
+    plain = cell(4, 0, 16, rng)
+    assert prompts.leveled(found, plain) is plain
+
+
+def test_windows_compare_as_if_all_had_met_the_usual_prompts() -> None:
+    found, rng = learnt(BOTH, windows=30), np.random.default_rng(7)
+    rates = []
+    for begun in (0, 1, 4):
+        level = prompts.leveled(found, cell(2, begun, 400, rng, noise=0.0))
+        rates.append(level.emitted / level.seconds)
+        assert level.emitted / level.request_steps == pytest.approx(length(2), rel=1e-3)
+    assert max(rates) / min(rates) < 1.05
+    raw = [one.emitted / one.seconds for one in (cell(2, begun, 400, rng, noise=0.0) for begun in (0, 4))]
+    assert raw[0] / raw[1] > 3, "they did not"
+
+
+def test_another_price_of_prompts_is_learnt_and_changes_no_k() -> None:
+    found, rng = learnt(BOTH), np.random.default_rng(3)
+    for number in range(12):
+        cells = [cell(k, begun, 16, rng, tokens=1024 if begun else 0) for k in LADDER for begun in (0, 1, 2)]
+        slower = [
+            one.model_copy(update={"seconds": 1.5 * one.seconds, "seconds_squared": 2.25 * one.seconds_squared})
+            if one.prompt
+            else one
+            for one in cells
+        ]
+        found = correct.learn(found, {"pod": slower}, 10.0, 130.0 + 10.0 * number)
+    assert found.changed == -math.inf
+    for k in LADDER:
+        assert bare(found, k) == pytest.approx(BARE[k], rel=0.04)
+
+
+counts = st.integers(0, 10**9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(LADDER),
+            st.sampled_from((*PROMPT_EDGES, 77)),
+            counts,
+            st.integers(1, 1000),
+            st.floats(1e-6, 1e4),
+            counts,
+        ),
+        max_size=12,
+    )
+)
+def test_no_counts_break_it(rows: list[tuple[int, int, int, int, float, int]]) -> None:
+    found = cost.empty(LOADS, LADDER)
+    for number, (k, prompt, tokens, steps, seconds, emitted) in enumerate(rows):
+        one = CostCell(
+            load=LOAD,
+            context=0,
+            k_drafted=k,
+            k_verified=k,
+            probe=bool(number % 2),
+            steps=steps,
+            request_steps=steps * LOAD,
+            emitted=emitted,
+            seconds=seconds * steps,
+            seconds_squared=seconds**2 * steps,
+            histogram={},
+            prompt=prompt,
+            prompt_tokens=tokens,
+            first_tokens=min(steps, tokens),
+        )
+        found = correct.learn(found, {"pod": [one]}, 10.0, 10.0 * number)
+        level = prompts.leveled(found, one)
+        assert level.seconds >= 0
+        assert math.isfinite(level.seconds)
+        told = scores(found)
+        assert np.isfinite(told.log_goodput).all()
+        assert np.isfinite(told.covariance).all()
+        assert np.linalg.eigvalsh(told.covariance).min() > -1e-6
