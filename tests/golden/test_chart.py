@@ -13,6 +13,7 @@ import yaml
 from paceline_operator import leadership, naming, settings
 from paceline_operator.clients.keys import parse
 from paceline_operator.clients.kube import RESOURCES
+from paceline_operator.kinds import OPTIONAL
 from paceline_operator.main import CHILDREN
 from paceline_operator.process import PLURALS
 from paceline_operator.resources import Defaults
@@ -117,11 +118,14 @@ def test_selectors_carry_no_version() -> None:
 
 def test_rights_are_those_that_the_operator_uses() -> None:
     granted = rights(one(rendered(), "ClusterRole"))
+    for group_version, plural in OPTIONAL.values():
+        assert granted.pop((group_version.partition("/")[0], plural)) == {"get", "list"} | WRITE, "not watched"
     watched = {(group, plural) for group, _, plural in CHILDREN}
     expected: dict[tuple[str, str], set[str]] = dict.fromkeys(watched, READ | WRITE)
     for plural in PLURALS:
         expected |= {(naming.GROUP, plural): READ, (naming.GROUP, f"{plural}/status"): {"patch"}}
     expected |= {
+        (naming.GROUP, f"{naming.PLURAL_SERVING}/scale"): {"update"},
         (naming.GROUP, f"{naming.PLURAL_SERVING}/finalizers"): {"update"},
         ("", "secrets"): WRITE,
         ("", "pods"): {"list", "watch"},
@@ -133,6 +137,22 @@ def test_rights_are_those_that_the_operator_uses() -> None:
     assert known == {resource for _, resource in granted if "/" not in resource} - {"customresourcedefinitions"} | {
         "leases"
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("leaderWorkerSet", "LeaderWorkerSet"),
+        ("inferencePool", "InferencePool"),
+        ("httpRoute", "HTTPRoute"),
+        ("scaledObject", "ScaledObject"),
+    ],
+)
+def test_rights_to_kinds_of_others_can_be_left_out_one_by_one(name: str, kind: str) -> None:
+    everything = rights(one(rendered(), "ClusterRole"))
+    without = rights(one(rendered(f"--set=integrations.{name}=false"), "ClusterRole"))
+    group_version, plural = OPTIONAL[kind]
+    assert everything.keys() - without.keys() == {(group_version.partition("/")[0], plural)}
 
 
 def test_the_lease_is_written_in_the_operators_namespace_alone() -> None:
@@ -232,6 +252,8 @@ def test_the_schema_describes_exactly_the_values_and_their_defaults_are_valid() 
         ("defaults.image=x", "/defaults"),
         ("resources.limit.cpu=1", "/resources"),
         ("fullnameOverride=Upper", "/fullnameOverride"),
+        ("integrations.kubeRay=true", "/integrations"),
+        ("integrations.httpRoute=yes", "/integrations/httpRoute"),
     ],
 )
 def test_values_that_nobody_reads_are_refused(setting: str, where: str) -> None:
