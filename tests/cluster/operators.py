@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from paceline_operator import naming
 from paceline_operator.clients.kube import RESOURCES
+from paceline_operator.kinds import OPTIONAL
 from paceline_operator.leadership import LEASE_NAME
 from paceline_operator.plan import CHILD_KINDS
 from tests.harness.chart import rendered
@@ -39,7 +40,8 @@ class Place:
     namespace: str
 
     def path(self, kind: str, name: str = "", subresource: str = "") -> str:
-        group_version, plural = RESOURCES.get(kind, ("apps/v1", f"{kind.lower()}s"))
+        known = {**RESOURCES, **OPTIONAL}
+        group_version, plural = known.get(kind, ("apps/v1", f"{kind.lower()}s"))
         root = "/apis" if "/" in group_version else "/api"
         parts = (root, group_version, "namespaces", self.namespace, plural, name, subresource)
         return "/".join(part for part in parts if part)

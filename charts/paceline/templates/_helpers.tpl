@@ -84,6 +84,20 @@ readOnlyRootFilesystem: true
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create, patch, delete]
+{{- /* Of kinds that the cluster may lack. They are not watched. */ -}}
+{{- $optional := dict
+  "leaderWorkerSet" (list "leaderworkerset.x-k8s.io" "leaderworkersets")
+  "inferencePool" (list "inference.networking.k8s.io" "inferencepools")
+  "httpRoute" (list "gateway.networking.k8s.io" "httproutes")
+  "scaledObject" (list "keda.sh" "scaledobjects") }}
+{{- range $name, $granted := .Values.integrations }}
+{{- if $granted }}
+{{- $of := get $optional $name }}
+- apiGroups: [{{ index $of 0 }}]
+  resources: [{{ index $of 1 }}]
+  verbs: [get, list, create, patch, delete]
+{{- end }}
+{{- end }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]

@@ -81,7 +81,8 @@ def build(
 
 def _leader(template: Mapping[str, Any], nodes: int, labels: Mapping[str, str]) -> dict[str, Any]:
     leader: dict[str, Any] = merge(copy.deepcopy(dict(template)), {"metadata": {"labels": dict(labels)}})
-    _engine_of(leader)["args"] += _arguments(nodes, "0")
+    engine = _engine_of(leader)
+    engine["args"] = [*_items(engine, "args"), *_arguments(nodes, "0")]
     return leader
 
 
@@ -90,18 +91,26 @@ def _worker(template: Mapping[str, Any], nodes: int, labels: Mapping[str, str]) 
     component = {naming.LABEL_COMPONENT: naming.COMPONENT_WORKER}
     worker: dict[str, Any] = merge(copy.deepcopy(dict(template)), {"metadata": {"labels": dict(labels) | component}})
     spec, engine = worker["spec"], _engine_of(worker)
-    engine["args"] += [*_arguments(nodes, WORKER_INDEX), "--headless"]
+    engine["args"] = [*_items(engine, "args"), *_arguments(nodes, WORKER_INDEX), "--headless"]
     for field in SERVER_FIELDS:
         engine.pop(field, None)
-    engine["env"] = [v for v in engine["env"] if v["name"] not in (naming.ENV_TOKEN_DIRECTORY, naming.ENV_CONTROL_PORT)]
-    engine["volumeMounts"] = [mount for mount in engine["volumeMounts"] if mount["name"] != TOKEN_VOLUME]
-    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != TOKEN_VOLUME]
+    for of, field, without in (
+        (engine, "env", {naming.ENV_TOKEN_DIRECTORY, naming.ENV_CONTROL_PORT}),
+        (engine, "volumeMounts", {TOKEN_VOLUME}),
+        (spec, "volumes", {TOKEN_VOLUME}),
+    ):
+        of[field] = [item for item in _items(of, field) if item["name"] not in without]
     return worker
 
 
 def _engine_of(template: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = next(each for each in template["spec"]["containers"] if each["name"] == CONTAINER)
     return found
+
+
+def _items(of: Mapping[str, Any], field: str) -> list[Any]:
+    """A list that podTemplate may have removed."""
+    return list(of.get(field) or [])
 
 
 def _arguments(nodes: int, rank: str) -> list[str]:

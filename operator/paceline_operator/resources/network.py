@@ -25,7 +25,7 @@ def build(serving: SpeculativeServing, defaults: Defaults) -> Manifest:
         for protocol in ("TCP", "UDP")
         for first, last in ((1, CONTROL_PORT - 1), (CONTROL_PORT + 1, 65_535))
     ]
-    among = [{"from": [{"podSelector": {"matchLabels": mine}}], "ports": others}]
+    among = [{"from": [{"podSelector": {"matchLabels": dict(mine)}}], "ports": others}]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
