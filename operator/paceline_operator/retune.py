@@ -36,6 +36,8 @@ class Retuned:
     fields: dict[str, Any] = field(default_factory=dict)
     verdicts: Sequence[Verdict] = ()
     events: Sequence[Event] = ()
+    step: Step | None = None
+    """What the tuner made of it; None where it did not look."""
 
 
 async def retune(
@@ -80,7 +82,7 @@ async def retune(
     words = {pod["metadata"]["name"]: last_words(pod) for pod in pods}
     memory.effective, effective = told.effective(memory.effective, engines, declared, words)
     after = settings.interval_seconds if targets else None
-    return Retuned(after, engines, fields, [*conditions, effective], news)
+    return Retuned(after, engines, fields, [*conditions, effective], news, step)
 
 
 def _acknowledged(step: Step, pods: Sequence[str]) -> Step:
