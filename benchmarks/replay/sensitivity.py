@@ -32,7 +32,7 @@ from paceline_operator.replay.report import replay
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "benchmarks" / "results" / "replay" / "sensitivity.json"
 PACKAGE = "paceline_operator.tuning"
-MODULES = ("acceptance", "cost", "direct", "decide", "explore", "moves", "prior", "solve")
+MODULES = ("acceptance", "correct", "cost", "direct", "decide", "explore", "moves", "prior", "prompts", "solve")
 LIMITS = frozenset(
     {
         *("LONGEST_PAUSE_SECONDS", "PUBLISH_SECONDS", "FAILED_LENGTH"),
