@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_operator.preflight.arguments import OWNED, OWNED_ARGUMENTS, SHORT, has_lora, name_of, owner_of
+from paceline_operator.preflight.arguments import OWNED, OWNED_ARGUMENTS, SHORT, name_of, owner_of
 
 FREE = [
-    "--max-num-batched-tokens",
+    "--max-num-batched-tokens-hint",
+    "--lora-modules",
+    "--kv-cache-dtype-skip-layers",
+    "--quantization-config",
     "--max-model-len-hint",
     "--config-format",
     "--model-impl",
     "--runner",
     "--no-enable-chunked-prefill",
-    "--enable-lora",
     "--seed=1",
-    "--kv-cache-dtype",
     "--disable-log-stats-for-tests",
-    "-q",
     "-O3",
     "-O",
     "-ep",
@@ -84,9 +84,3 @@ def test_no_text_breaks_the_recogniser(element: str) -> None:
 def test_each_short_form_stands_for_an_owned_argument() -> None:
     assert set(SHORT.values()) <= set(OWNED)
     assert set(OWNED) | set(SHORT) == OWNED_ARGUMENTS
-
-
-def test_lora_is_seen_however_it_is_spelled() -> None:
-    assert has_lora(["--enable_lora"])
-    assert has_lora(["--seed", "1", "--lora-modules=a=b"])
-    assert not has_lora(["--lora-dtype", "auto", "--no-enable-lora"])

@@ -11,6 +11,8 @@ from paceline_operator.api.base import ApiModel, Image, VllmName, cel
 from paceline_operator.api.multinode import MultiNode
 
 Argument = Annotated[str, Field(min_length=1, max_length=1024)]
+DEV_MODE = "VLLM_SERVER_DEV_MODE"
+"""Opens routes that run code in the workers, without a key (vLLM: entrypoints/serve/__init__.py): never set."""
 
 
 class Device(StrEnum):

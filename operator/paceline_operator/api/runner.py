@@ -12,6 +12,7 @@ from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.speculation import V1_FIXED_K_METHODS, V1_METHODS
 
 RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+MICROBATCHES = "--enable-dbo"
 PARALLEL_METHODS = ("dflash", "dspark")
 """The V2 runner drafts in parallel for these alone."""
 
@@ -31,8 +32,9 @@ def runner_of(spec: ServingSpec) -> Runner:
     speculation = spec.speculation
     config = speculation.extra_config or {}
     parallel = speculation.method not in PARALLEL_METHODS and config.get("parallel_drafting")
-    v1 = spec.engine.device is Device.CPU or speculation.method in V1_METHODS
-    return Runner.V1 if v1 or parallel or config.get("use_heterogeneous_vocab") else Runner.V2
+    v1 = spec.engine.device is Device.CPU or speculation.method in V1_METHODS or parallel
+    v1 = v1 or config.get("use_heterogeneous_vocab") or MICROBATCHES in spec.engine.extra_args
+    return Runner.V1 if v1 else Runner.V2
 
 
 def graphs_of(spec: ServingSpec) -> CudagraphMode:

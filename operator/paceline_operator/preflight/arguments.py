@@ -7,8 +7,6 @@ abbreviation (`--max-num-seq 8`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 _LAYOUT = "the operator lays out the processes of a pod; use spec.replicas, or tensor and pipeline parallelism"
 _DATA_PARALLEL = "vLLM drops the schedule of k with data parallelism; use spec.replicas"
 
@@ -28,8 +26,15 @@ OWNED: dict[str, str] = {
     "--help": "the engine would print it and exit",
     "--disable-log-stats": "the operator reads the engine's metrics",
     "--max-num-seqs": "set spec.engine.maxNumSeqs",
+    "--max-num-batched-tokens": "set spec.engine.maxNumBatchedTokens",
     "--max-model-len": "set spec.engine.maxModelLen",
     "--dtype": "set spec.engine.dtype",
+    "--quantization": "set spec.engine.quantization",
+    "--kv-cache-dtype": "set spec.engine.kvCacheDtype",
+    "--enable-lora": "set spec.engine.lora",
+    "--max-loras": "set spec.engine.lora.maxLoras",
+    "--max-lora-rank": "set spec.engine.lora.maxLoraRank",
+    "--max-cpu-loras": "set spec.engine.lora.maxCpuLoras",
     "--tensor-parallel-size": "set spec.engine.tensorParallelSize",
     "--pipeline-parallel-size": "set spec.engine.pipelineParallelSize",
     "--gpu-memory-utilization": "set spec.engine.gpuMemoryUtilizationPercent",
@@ -64,6 +69,7 @@ OWNED: dict[str, str] = {
 
 SHORT: dict[str, str] = {
     "-h": "--help",
+    "-q": "--quantization",
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
     "-sc": "--speculative-config",
@@ -82,6 +88,26 @@ SHORT: dict[str, str] = {
     "-dpm": "--data-parallel-multi-port-external-lb",
 }
 """vLLM's short form -> long form."""
+
+OWNED_CONFIG: dict[str, str] = {
+    "method": "set spec.speculation.method",
+    "model": "set spec.speculation.draft.source",
+    "revision": "set spec.speculation.draft.revision",
+    "quantization": "set spec.speculation.draft.quantization",
+    "draft_tensor_parallel_size": "set spec.speculation.draft.tensorParallelSize",
+    "tensor_parallel_size": "set spec.speculation.draft.tensorParallelSize",
+    "draft_sample_method": "set spec.speculation.draftSampleMethod",
+    "num_speculative_tokens": "set spec.speculation.maxTokens",
+    "num_speculative_tokens_per_batch_size": "set spec.tuning.ladder; the operator writes the schedule",
+    "enable_adaptive_verification": "set spec.speculation.adaptiveVerification",
+    "prompt_lookup_min": "set spec.speculation.ngram.promptLookupMin",
+    "prompt_lookup_max": "set spec.speculation.ngram.promptLookupMax",
+    "suffix_decoding_max_tree_depth": "set spec.speculation.suffix.maxTreeDepth",
+    "suffix_decoding_max_cached_requests": "set spec.speculation.suffix.maxCachedRequests",
+    "suffix_decoding_max_spec_factor": "set spec.speculation.suffix.maxSpecFactorPercent",
+    "suffix_decoding_min_token_prob": "set spec.speculation.suffix.minTokenProbabilityPercent",
+}
+"""Key of vLLM's speculative config -> what to do instead of setting it in speculation.extraConfig."""
 
 OWNED_ARGUMENTS = frozenset(OWNED) | frozenset(SHORT)
 
@@ -116,8 +142,3 @@ def _owner_of_short(name: str) -> str | None:
     abbreviated = next((short for short in SHORT if short.startswith(name)), None)
     found = attached or abbreviated
     return SHORT[found] if found else None
-
-
-def has_lora(arguments: Sequence[str]) -> bool:
-    """LoRA adapters are asked for."""
-    return any(name_of(element) in ("--enable-lora", "--lora-modules") for element in arguments)

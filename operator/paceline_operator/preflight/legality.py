@@ -1,7 +1,7 @@
 """Whether a spec can work at all: every finding makes Accepted False.
 
 The rules that the CRD states in CEL are here again: `paceline local` has no API server, and a stored object may be
-older than a rule.
+older than a rule. What vLLM can do together is data: matrix.yaml.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.engine import Device
+from paceline_operator.api.engine import CudagraphMode, Device
 from paceline_operator.api.runner import keeps_k
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.speculation import (
@@ -23,8 +23,8 @@ from paceline_operator.api.speculation import (
     Speculation,
 )
 from paceline_operator.api.tuning import TuningMode
-from paceline_operator.preflight import overrides
-from paceline_operator.preflight.arguments import OWNED, has_lora, name_of, owner_of
+from paceline_operator.preflight import matrix, overrides
+from paceline_operator.preflight.arguments import OWNED, OWNED_CONFIG, name_of, owner_of
 
 
 class Finding(NamedTuple):
@@ -32,6 +32,10 @@ class Finding(NamedTuple):
 
     reason: Reason
     message: str
+    rule: str = ""
+    """Of the compatibility matrix; empty where the finding is none of its."""
+    source: str = ""
+    """Link to where vLLM says so."""
 
 
 def check(spec: ServingSpec) -> list[Finding]:
@@ -63,6 +67,30 @@ def _extra_arguments(spec: ServingSpec) -> Iterator[Finding]:
         )
 
 
+def _extra_config(spec: ServingSpec) -> Iterator[Finding]:
+    for key in spec.speculation.extra_config or {}:
+        if key in OWNED_CONFIG:
+            message = f"spec.speculation.extraConfig sets {key}: {OWNED_CONFIG[key]}"
+            yield Finding(Reason.OWNED_ARGUMENT, message)
+
+
+def _compatibility(spec: ServingSpec) -> Iterator[Finding]:
+    version = matrix.version_of(spec.engine)
+    for rule in matrix.holding(matrix.combination(spec, version)):
+        if rule.effect is matrix.Effect.REFUSED:
+            link = rule.source.link(version)
+            message = f"spec.{rule.field}: {rule.reason}; {rule.remedy} (vLLM {version}, rule {rule.id}, {link})"
+            yield Finding(Reason.INCOMPATIBLE, message, rule.id, link)
+    for field, value in matrix.unknown_options(spec.engine, version).items():
+        link = matrix.load().options[field].source.link(version)
+        yield Finding(
+            Reason.INCOMPATIBLE,
+            f"spec.{field} is {value}, which vLLM {version} does not know: use another, or an image of a vLLM that "
+            f"knows it and say so in spec.engine.vllmVersion ({link})",
+            source=link,
+        )
+
+
 def _texts(spec: ServingSpec) -> Iterator[Finding]:
     for field, value in (("servedName", spec.model.served_name), ("revision", spec.model.revision)):
         if value is not None and (not value.strip() or value.startswith("-")):
@@ -83,6 +111,18 @@ def _sources(spec: ServingSpec) -> Iterator[Finding]:
 
 def of_speculation(speculation: Speculation, where: str) -> Iterator[str]:
     """Messages for a method and what does not go with it; `where` is the field that holds them."""
+    yield from _of_method(speculation, where)
+    found = matrix.Combination(
+        version=matrix.load().default,
+        method=speculation.method,
+        adaptive_verification=speculation.adaptive_verification is AdaptiveVerification.ENABLED,
+    )
+    for rule in matrix.holding(found):
+        if rule.effect is matrix.Effect.REFUSED and rule.when.method and rule.when.adaptive_verification:
+            yield f"{where}{rule.field.removeprefix('speculation')}: {rule.reason}; {rule.remedy}"
+
+
+def _of_method(speculation: Speculation, where: str) -> Iterator[str]:
     method = speculation.method.value
     if method in DRAFT_METHODS and speculation.draft is None:
         yield f"{where}.method {method} needs a draft: set {where}.draft.source"
@@ -93,8 +133,10 @@ def of_speculation(speculation: Speculation, where: str) -> Iterator[str]:
             f"{where}.method mtp drafts with the target's own layers: remove {where}.draft, "
             "or use the method of the draft model"
         )
-    if method in DRAFTLESS_METHODS and speculation.adaptive_verification is AdaptiveVerification.ENABLED:
-        yield f"{where}.adaptiveVerification Enabled does not go with {where}.method {method}: remove one of the two"
+    if method in DRAFTLESS_METHODS and speculation.draft_sample_method is not None:
+        yield f"{where}.method {method} has no draft model that samples: remove {where}.draftSampleMethod"
+    if method != Method.SUFFIX and speculation.suffix is not None:
+        yield f"{where}.suffix is for the method suffix, not {method}: remove it"
     if speculation.ngram is not None:
         yield from of_window(speculation.ngram, speculation.method, f"{where}.ngram")
 
@@ -108,28 +150,7 @@ def of_window(window: Ngram, method: Method | None, where: str) -> Iterator[str]
 
 
 def _method(spec: ServingSpec) -> Iterator[Finding]:
-    yield from map(_invalid, of_speculation(spec.speculation, "spec.speculation"))
-
-
-def _adaptive_verification(spec: ServingSpec) -> Iterator[Finding]:
-    """vLLM needs model runner V2, full CUDA graphs, one pipeline stage and no adapters for it.
-
-    It also needs draft probabilities: see `of_speculation`.
-    """
-    if spec.speculation.adaptive_verification is not AdaptiveVerification.ENABLED:
-        return
-    engine = spec.engine
-    obstacles = {
-        "spec.engine.device CPU": engine.device is Device.CPU,
-        "spec.engine.enforceEager": engine.enforce_eager,
-        "spec.engine.pipelineParallelSize above 1": engine.pipeline_parallel_size > 1,
-        "LoRA in spec.engine.extraArgs": has_lora(engine.extra_args),
-    }
-    for obstacle, present in obstacles.items():
-        if present:
-            yield _invalid(
-                f"spec.speculation.adaptiveVerification Enabled does not go with {obstacle}: remove one of the two"
-            )
+    yield from map(_invalid, _of_method(spec.speculation, "spec.speculation"))
 
 
 def _ladder(spec: ServingSpec) -> Iterator[Finding]:
@@ -200,8 +221,21 @@ def _device(spec: ServingSpec) -> Iterator[Finding]:
     ):
         if size > 1:
             yield _invalid(f"spec.engine.{field} is {size}, but a CPU engine has 1: use spec.replicas")
-    if spec.speculation.method is Method.NGRAM_GPU:
-        yield _invalid("spec.speculation.method ngram_gpu needs a GPU: use ngram")
+    if engine.cudagraph_mode not in (None, CudagraphMode.NONE):
+        yield _invalid("spec.engine.cudagraphMode is for GPUs: a CPU engine has no CUDA graphs; remove it")
+
+
+def _sizes(spec: ServingSpec) -> Iterator[Finding]:
+    engine = spec.engine
+    if engine.max_num_batched_tokens is not None and engine.max_num_batched_tokens < engine.max_num_seqs:
+        yield _invalid(
+            f"spec.engine.maxNumBatchedTokens {engine.max_num_batched_tokens} is below maxNumSeqs "
+            f"{engine.max_num_seqs}: each request needs a token of the step; raise it"
+        )
+    if engine.enforce_eager and engine.cudagraph_mode not in (None, CudagraphMode.NONE):
+        yield _invalid("spec.engine.enforceEager means no CUDA graphs: remove spec.engine.cudagraphMode")
+    if engine.lora and engine.lora.max_cpu_loras is not None and engine.lora.max_cpu_loras < engine.lora.max_loras:
+        yield _invalid("spec.engine.lora.maxCpuLoras is below maxLoras: raise it")
 
 
 def _rollout(spec: ServingSpec) -> Iterator[Finding]:
@@ -215,12 +249,14 @@ def _free_form(spec: ServingSpec) -> Iterator[Finding]:
 
 RULES: tuple[Callable[[ServingSpec], Iterator[Finding]], ...] = (
     _extra_arguments,
+    _extra_config,
+    _compatibility,
     _ladder,
     _table,
     _fixed_k,
     _method,
-    _adaptive_verification,
     _device,
+    _sizes,
     _texts,
     _sources,
     _rollout,

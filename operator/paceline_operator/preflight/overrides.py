@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from paceline_operator.api.engine import Engine
+from paceline_operator.api.engine import DEV_MODE, Engine
 
 NAMED_LISTS = ("containers", "initContainers", "volumes", "imagePullSecrets")
 RESERVED_ENV_PREFIX = "PACELINE_"
+ENGINE_CONTAINER = "engine"
+RENDERED = ("command", "args")
+"""Fields of the engine's container that are the operator's alone: arguments come from the spec."""
 
 
 def problems(engine: Engine) -> Iterator[str]:
@@ -26,6 +29,8 @@ def problems(engine: Engine) -> Iterator[str]:
     for variable in engine.env:
         if variable.name.startswith(RESERVED_ENV_PREFIX):
             yield f"spec.engine.env sets {variable.name}: names that begin with {RESERVED_ENV_PREFIX} are the plugin's"
+        if variable.name == DEV_MODE:
+            yield _dev_mode("spec.engine.env")
 
 
 def _lists(pod: dict[str, Any]) -> Iterator[str]:
@@ -38,3 +43,20 @@ def _lists(pod: dict[str, Any]) -> Iterator[str]:
             yield f"{where} must be a list"
         elif items and not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in items):
             yield f"{where} has an item without a name; items are merged by name (the engine's container is `engine`)"
+        else:
+            yield from _containers(items or [], where)
+
+
+def _containers(items: list[dict[str, Any]], where: str) -> Iterator[str]:
+    for item in items:
+        env = item.get("env")
+        if isinstance(env, list) and any(isinstance(one, dict) and one.get("name") == DEV_MODE for one in env):
+            yield _dev_mode(f"{where}[{item['name']}].env")
+        if where.endswith(".containers") and item["name"] == ENGINE_CONTAINER:
+            for field in RENDERED:
+                if field in item:
+                    yield f"{where}[{ENGINE_CONTAINER}].{field} replaces vLLM's arguments: use spec.engine.extraArgs"
+
+
+def _dev_mode(where: str) -> str:
+    return f"{where} sets {DEV_MODE}: its routes run anybody's code in the engine, and it is never set; remove it"
