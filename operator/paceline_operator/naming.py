@@ -45,12 +45,16 @@ COMPONENT_PLAIN = "engine-plain"
 """Engines without a drafter, beside them."""
 COMPONENT_WORKER = "engine-worker"
 """Pods of an engine over several nodes, its leader apart: they serve nobody by themselves."""
+COMPONENT_PULLER = "puller"
+"""Pods that bring weights onto a claim."""
 
 SERVING_PORT = 8000
 SERVING_PORT_NAME = "http"
 CONTROL_PORT_NAME = "paceline"
 TOKEN_DIRECTORY = "/etc/paceline/token"  # noqa: S105 a path
 PLUGIN_DIRECTORY = "/opt/paceline/plugin"
+PLUGIN_CONTAINER = "paceline-plugin"
+PLUGIN_VOLUME = "paceline-plugin"
 CACHE_DIRECTORY = "/var/cache/paceline"
 
 

@@ -1,6 +1,6 @@
 """Command line of the puller.
 
-    python3 -m paceline_engine.pull --root DIR [--compiled LINK] --artefact NAME SOURCE REVISION ...
+    python3 -m paceline_engine.pull --root DIR [--compiled HOME] --artefact NAME SOURCE REVISION ...
 
 REVISION "" is the default branch. A path as SOURCE is only looked at. What came of it is the container's termination
 message; exit status 0 where everything is there, else report.EXIT_STATUS.
@@ -49,11 +49,23 @@ BEAT_SECONDS = 30.0
 class Work:
     """One artefact as it stands. Read by the port's threads."""
 
-    name: str
-    source: str
-    revision: str | None
     told: Artefact
     progress: Progress = field(default_factory=Progress)
+
+    @property
+    def name(self) -> str:
+        """model or draft."""
+        return self.told.name
+
+    @property
+    def source(self) -> str:
+        """As it was asked for."""
+        return self.told.source
+
+    @property
+    def revision(self) -> str | None:
+        """As it was asked for; None is the default."""
+        return self.told.asked or None
 
     def report(self) -> Artefact:
         """With the bytes of now."""
@@ -77,9 +89,8 @@ def bring(work: Work, root: Path, owner: str, environment: Mapping[str, str]) ->
                 lambda path: Lock(path, owner),
                 partial(_began, work),
             )
-        work.told = Artefact(
-            name=work.name, phase=Phase.READY, revision=held.revision, bytes=held.bytes, done=held.bytes
-        )
+        ready = {"phase": Phase.READY, "revision": held.revision, "bytes": held.bytes, "done": held.bytes}
+        work.told = work.told.model_copy(update=ready)
         log.info("Ready: artefact=%s revision=%s bytes=%d path=%s", work.name, held.revision, held.bytes, held.path)
     except PullError as error:
         message = str(error)[:1000]
@@ -105,7 +116,8 @@ def _listing(work: Work, scheme: str, environment: Mapping[str, str]) -> hub.Lis
 
 def _began(work: Work, revision: str, total: int, progress: Progress) -> None:
     work.progress = progress
-    work.told = Artefact(name=work.name, phase=Phase.DOWNLOADING, revision=revision, bytes=total)
+    begun = {"phase": Phase.DOWNLOADING, "revision": revision, "bytes": total}
+    work.told = work.told.model_copy(update=begun)
 
 
 def report(works: Sequence[Work]) -> Report:
@@ -169,11 +181,11 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     """Answers the exit status."""
     parser = argparse.ArgumentParser(prog="paceline_engine.pull", description="Bring weights onto a volume.")
     parser.add_argument("--root", type=Path, required=True, help="the volume")
-    parser.add_argument("--compiled", type=Path, help="link to make to the folder for what this engine compiles")
+    parser.add_argument("--compiled", type=Path, help="the engine's home: its folders of compiled code will lead there")
     parser.add_argument("--artefact", nargs=3, action="append", default=[], metavar=("NAME", "SOURCE", "REVISION"))
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    works = [Work(name, source, revision or None, Artefact(name=name)) for name, source, revision in options.artefact]
+    works = [Work(Artefact(name=name, source=source, asked=asked)) for name, source, asked in options.artefact]
     owner = (environment.get(ENV_POD) or platform.node()).replace(" ", "_")
     server, over = serve(works, environment), threading.Event()
     threading.Thread(target=_tell, args=(works, over), daemon=True).start()

@@ -1,7 +1,8 @@
 """Where an engine keeps what it compiles: on the volume, apart for each engine version and kind of GPU.
 
-The pod's variables name a link in a folder of its own; where it leads is known only here, in the engine's image and on
-its node. vLLM, inductor and Triton have keys of their own below it, which also tell GPUs apart.
+Links in the pod's own home lead there. Which version and GPU it is, is known only here, in the engine's image and on
+its node. Below them vLLM, inductor and Triton have keys of their own. What is about one node (which GPUs reach each
+other) stays in the pod.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from paceline_engine.pull.layout import COMPILED
 
+FOLDERS = ("vllm/torch_compile_cache", "vllm/deep_gemm", "torchinductor", "triton", ".cache/flashinfer")
+"""Of an engine's home (resources/environment.py of the operator sets the variables), those that hold compiled code."""
 PROC = Path("/proc/driver/nvidia/gpus")
 """Of the node's driver: also a container without a GPU sees it."""
 
@@ -35,10 +38,14 @@ def _gpu(proc: Path) -> str:
     return "-".join(sorted(models)) or "unknown"
 
 
-def link(root: Path, at: Path, proc: Path = PROC) -> Path:
-    """Let `at` lead to this engine's folder below `root`; that folder."""
-    target = root / COMPILED / key(proc)
-    target.mkdir(parents=True, exist_ok=True)
-    at.unlink(missing_ok=True)
-    at.symlink_to(target)
-    return target
+def link(root: Path, home: Path, proc: Path = PROC) -> Path:
+    """Let FOLDERS of `home` lead to this engine's below `root`; where they are."""
+    kept = root / COMPILED / key(proc)
+    for name in FOLDERS:
+        target, at = kept / name, home / name
+        target.mkdir(parents=True, exist_ok=True)
+        at.parent.mkdir(parents=True, exist_ok=True)
+        if not at.exists() or at.is_symlink():  # a folder that an engine filled already is its own
+            at.unlink(missing_ok=True)
+            at.symlink_to(target)
+    return kept

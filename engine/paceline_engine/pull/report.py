@@ -57,6 +57,9 @@ class Artefact(Wire):
     """One set of weights."""
 
     name: Annotated[str, Field(max_length=16)]
+    source: Annotated[str, Field(max_length=512)]
+    asked: Annotated[str, Field(max_length=128)] = ""
+    """Revision as it was asked for; empty: the default."""
     phase: Phase = Phase.PENDING
     revision: Annotated[str, Field(max_length=128)] = ""
     bytes: Count | None = None

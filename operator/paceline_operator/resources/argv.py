@@ -10,7 +10,7 @@ from paceline_engine.protocol import compress
 from paceline_operator import naming
 from paceline_operator.api.engine import CudagraphMode, Device, Engine, Lora
 from paceline_operator.api.runner import without_schedule
-from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.api.speculation import AdaptiveVerification, Method, Ngram, Speculation
 from paceline_operator.resources.capture import capture_sizes
 from paceline_operator.resources.source import resolve
@@ -22,13 +22,13 @@ def build(serving: SpeculativeServing, boot_table: Sequence[int], *, drafter: bo
     Without a drafter: the same engine with no speculation at all, and graphs for its one token per request.
     """
     spec = serving.spec
-    weights = resolve(spec.model.source, "model")
+    weights = resolve(spec.model.source, "model", spec.model.revision, cached=spec.model.cache is not None)
     return [
         "vllm",
         "serve",
         weights.argument,
         *_option("--served-model-name", spec.model.served_name or serving.metadata.name),
-        *_option("--revision", spec.model.revision),
+        *_option("--revision", weights.revision),
         *_option("--host", "0.0.0.0"),  # noqa: S104 the pod's own network namespace
         *_option("--port", naming.SERVING_PORT),
         *_engine(spec.engine),
@@ -48,7 +48,7 @@ def speculative_config(serving: SpeculativeServing, boot_table: Sequence[int]) -
     }
     if not without_schedule(serving.spec):
         config["num_speculative_tokens_per_batch_size"] = schedule_rows(boot_table)
-    config |= _draft(speculation) | _window(speculation) | _suffix(speculation)
+    config |= _draft(serving.spec) | _window(speculation) | _suffix(speculation)
     if speculation.draft_sample_method:
         config["draft_sample_method"] = speculation.draft_sample_method.value
     if speculation.adaptive_verification is AdaptiveVerification.ENABLED:
@@ -56,13 +56,14 @@ def speculative_config(serving: SpeculativeServing, boot_table: Sequence[int]) -
     return config | (speculation.extra_config or {})
 
 
-def _draft(speculation: Speculation) -> dict[str, Any]:
-    draft = speculation.draft
+def _draft(spec: ServingSpec) -> dict[str, Any]:
+    draft = spec.speculation.draft
     if draft is None:
         return {}
+    weights = resolve(draft.source, "draft", draft.revision, cached=spec.model.cache is not None)
     given = {
-        "model": resolve(draft.source, "draft").argument,
-        "revision": draft.revision,
+        "model": weights.argument,
+        "revision": weights.revision,
         "draft_tensor_parallel_size": draft.tensor_parallel_size,
         "quantization": draft.quantization,
     }

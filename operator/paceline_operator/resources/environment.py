@@ -64,7 +64,7 @@ def _engine(serving: SpeculativeServing) -> dict[str, str]:
         # vLLM gives up after 600 s by itself; the startup probe decides instead.
         "VLLM_ENGINE_READY_TIMEOUT_S": str(spec.engine.startup_timeout_seconds),
     }
-    if all(resolve(source, "").offline for source in sources):
+    if all(resolve(source, "", cached=spec.model.cache is not None).offline for source in sources):
         values["HF_HUB_OFFLINE"] = "1"
     if spec.engine.device is Device.CPU:
         values["VLLM_CPU_KVCACHE_SPACE"] = str(CPU_KV_CACHE_GIB)

@@ -9,14 +9,13 @@ from paceline_engine.protocol import CONTROL_PORT
 from paceline_operator import naming
 from paceline_operator.api.engine import Device, Engine, PluginInjection
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.resources import argv, environment, secret
+from paceline_operator.resources import argv, cache, environment, secret
 from paceline_operator.resources.inputs import Defaults, Tokens
 from paceline_operator.resources.merge import merge
 from paceline_operator.resources.source import resolve
 from paceline_operator.resources.substitution import literal
 
 CONTAINER = "engine"
-PLUGIN_CONTAINER = "paceline-plugin"
 USER_ID = 2000
 """Of no account on any node; vLLM needs none."""
 PRE_STOP_SECONDS = 10
@@ -25,6 +24,7 @@ TERMINATION_MARGIN_SECONDS = 20
 """From the end of the drain to the kill: freeing GPU memory takes seconds."""
 STARTUP_PERIOD_SECONDS = 5
 GPU_RESOURCE = "nvidia.com/gpu"
+_PLUGIN_VOLUME = {"name": naming.PLUGIN_VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}
 
 
 def build(
@@ -60,10 +60,16 @@ def build(
         + engine.shutdown_timeout_seconds
         + TERMINATION_MARGIN_SECONDS,
         "containers": [_engine_container(serving, executable, arguments, defaults, [mount for _, mount in volumes])],
-        "volumes": [volume for volume, _ in volumes],
+        "volumes": [volume for volume, _ in volumes] + _of_puller(serving),
     }
-    if engine.plugin.injection is PluginInjection.INIT_CONTAINER:
-        spec["initContainers"] = [_plugin_container(engine.plugin.image or defaults.plugin_image)]
+    container = spec["containers"][0]
+    puller = cache.container(
+        serving, container["image"], container["env"], container["volumeMounts"], _restricted(), drafter=drafter
+    )
+    brings = engine.plugin.injection is PluginInjection.INIT_CONTAINER or (puller and _without_plugin(engine))
+    before = [_plugin_container(engine.plugin.image or defaults.plugin_image)] if brings else []
+    if before or puller:
+        spec["initContainers"] = [*before, *([puller] if puller else [])]
     template = {"metadata": {"labels": naming.labels(name)}, "spec": spec}
     overridden = merge(template, engine.pod_template or {})
     fixed = naming.selector(name) | dict(labels or {})
@@ -102,15 +108,19 @@ def _engine_container(
     }
 
 
+def _without_plugin(engine: Engine) -> bool:
+    return engine.plugin.injection is PluginInjection.NONE
+
+
 def _plugin_container(image: str) -> dict[str, Any]:
     return {
-        "name": PLUGIN_CONTAINER,
+        "name": naming.PLUGIN_CONTAINER,
         "image": image,
         # Not `cp -a`: the volume's root belongs to another user, and keeping times on it fails without privileges.
         "command": ["cp", "-r", "/plugin/.", f"{naming.PLUGIN_DIRECTORY}/"],
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
         "securityContext": _restricted(),
-        "volumeMounts": [{"name": "paceline-plugin", "mountPath": naming.PLUGIN_DIRECTORY}],
+        "volumeMounts": [{"name": naming.PLUGIN_VOLUME, "mountPath": naming.PLUGIN_DIRECTORY}],
     }
 
 
@@ -131,12 +141,19 @@ def _volumes(
         weights = resolve(source, name)
         if weights.volume and weights.mount:
             pairs.append((weights.volume, weights.mount))
+    if (claim := cache.volume(serving)) is not None:
+        pairs.append(claim)
     if spec.engine.plugin.injection is not PluginInjection.NONE:
         pairs.append(_token_volume(serving, tokens))
     if spec.engine.plugin.injection is PluginInjection.INIT_CONTAINER:
-        mount = {"name": "paceline-plugin", "mountPath": naming.PLUGIN_DIRECTORY, "readOnly": True}
-        pairs.append(({"name": "paceline-plugin", "emptyDir": {"sizeLimit": "64Mi"}}, mount))
+        mount = {"name": naming.PLUGIN_VOLUME, "mountPath": naming.PLUGIN_DIRECTORY, "readOnly": True}
+        pairs.append((_PLUGIN_VOLUME, mount))
     return pairs
+
+
+def _of_puller(serving: SpeculativeServing) -> list[dict[str, Any]]:
+    """Volumes that the engine's container does not mount."""
+    return [_PLUGIN_VOLUME] if serving.spec.model.cache and _without_plugin(serving.spec.engine) else []
 
 
 def _token_volume(serving: SpeculativeServing, tokens: Tokens) -> tuple[dict[str, Any], dict[str, Any]]:
