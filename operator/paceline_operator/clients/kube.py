@@ -27,7 +27,7 @@ CONNECT_SECONDS = 3.0
 READ_SECONDS = 10.0
 LIST_LIMIT = 500
 CONCURRENCY = 16
-DISCOVERY_SECONDS = 30.0
+DISCOVERY_SECONDS = 5.0
 """For which it is believed that the cluster has, or has not, an optional kind."""
 POOL_SIZE = CONCURRENCY + 4
 """Connections that are kept: those of all callers of one ApiClient, the Lease's included."""
