@@ -29,7 +29,8 @@ def test_it_holds_the_two_packages_and_nothing_else(wheel: zipfile.Path) -> None
     assert names == {"paceline_operator", "paceline_engine", metadata}
     inside = set(wheel.root.namelist())
     for package in ("operator/paceline_operator", "engine/paceline_engine"):
-        sources = {str(path.relative_to((ROOT / package).parent)) for path in (ROOT / package).rglob("*.py")}
+        files = [path for kind in ("*.py", "*.yaml") for path in (ROOT / package).rglob(kind)]
+        sources = {str(path.relative_to((ROOT / package).parent)) for path in files}
         assert sources <= inside
 
 
@@ -38,7 +39,7 @@ def test_it_names_the_command_and_the_plugin(wheel: zipfile.Path) -> None:
     points = configparser.ConfigParser()
     points.read_string((path / "entry_points.txt").read_text(encoding="utf-8"))
     assert {section: dict(points[section]) for section in points.sections()} == {
-        "console_scripts": {"paceline": "paceline_operator.cli.app:main"},
+        "console_scripts": dict.fromkeys(("paceline", "kubectl-paceline"), "paceline_operator.cli.app:main"),
         "vllm.general_plugins": {"paceline": "paceline_engine.plugin:register"},
     }
 
