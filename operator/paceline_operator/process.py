@@ -16,6 +16,7 @@ from paceline_operator.clients.kube import Kube, KubeError, connect
 from paceline_operator.clock import SystemClock
 from paceline_operator.exported import ENGINES
 from paceline_operator.fleet import Fleet, Outcome, Pass, Trigger
+from paceline_operator.gauges import SERVINGS
 from paceline_operator.judge import judge
 from paceline_operator.kinds import OPTIONAL
 from paceline_operator.leadership import Leadership, Terms
@@ -142,6 +143,7 @@ class Operator:
     async def _yield(self) -> None:
         await self.fleet.stop()
         ENGINES.clear()
+        SERVINGS.clear()
 
     async def _heart(self) -> None:
         while True:
