@@ -28,6 +28,7 @@ STEADY_SECONDS = 120.0
 """A run of this length was a good one: the pause after it begins anew."""
 CHILDREN = (
     ("apps", "v1", "deployments"),
+    ("apps", "v1", "controllerrevisions"),
     ("", "v1", "pods"),
     ("", "v1", "services"),
     ("", "v1", "serviceaccounts"),

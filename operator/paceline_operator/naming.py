@@ -32,6 +32,10 @@ LABEL_TRACK = f"{GROUP}/track"
 TRACK_STABLE = "stable"
 TRACK_CANARY = "canary"
 TRACK_PLAIN = "plain"
+ANNOTATION_REVISION = f"{GROUP}/revision"
+"""On a Deployment: the ControllerRevision whose template it has."""
+ANNOTATION_RETRY = f"{GROUP}/retry"
+"""On a serving: another value asks for another try of what was rolled back."""
 ANNOTATION_TEMPLATE_HASH = f"{GROUP}/template-hash"
 """On the Deployment: `<version>:<hash>` of the pod template as rendered.
 

@@ -26,19 +26,15 @@ from paceline_operator.verdicts import is_alive, is_ready
 ENGINES_AT_ONCE = 16
 
 
-async def surroundings(kube: Kube, serving: Object, wanted: Sequence[ChildKey] | None) -> Observation:
-    """Pods and, where `wanted` is given (may be empty), all children of the raw object `serving`.
-
-    Beside the children by label, whatever has the name of a wanted one is read: it may be somebody else's.
-    """
+async def surroundings(kube: Kube, serving: Object, full: bool) -> Observation:
+    """Pods and, where `full`, all children of the raw object `serving`."""
     meta = serving["metadata"]
     namespace, labels = meta["namespace"], {naming.LABEL_SERVING: meta["name"]}
-    kinds = (*CHILD_KINDS, *OPTIONAL) if wanted is not None else ()
+    kinds = (*CHILD_KINDS, *OPTIONAL) if full else ()
     pods, found = await asyncio.gather(
-        kube.list("Pod", namespace, naming.selector(meta["name"])),
+        kube.list("Pod", namespace, labels),
         asyncio.gather(*(_children(kube, kind, namespace, labels) for kind in kinds)),
     )
-    absent = {kind: each for kind, each in zip(kinds, found, strict=True) if isinstance(each, Absence)}
     pods = sorted(filter(is_alive, pods), key=lambda pod: str(pod["metadata"]["name"]))
     children = {
         (kind, item["metadata"]["name"]): item
@@ -46,15 +42,28 @@ async def surroundings(kube: Kube, serving: Object, wanted: Sequence[ChildKey] |
         if not isinstance(each, Absence)
         for item in each
     }
-    unseen = [key for key in wanted or () if key not in children and key[0] in kinds and key[0] not in absent]
-    strangers = await asyncio.gather(*(kube.get(kind, namespace, name) for kind, name in unseen))
-    children |= {key: body for key, body in zip(unseen, strangers, strict=True) if body is not None}
-    return Observation(
-        pods=tuple(pods),
-        children=children if wanted is not None else None,
-        missing_secrets=await _missing_secrets(kube, meta["name"], pods),
-        absent=absent,
+    engines, plain, workers = (
+        tuple(pod for pod in pods if pod["metadata"]["labels"].get(naming.LABEL_COMPONENT) == component)
+        for component in (naming.COMPONENT_ENGINE, naming.COMPONENT_PLAIN, naming.COMPONENT_WORKER)
     )
+    return Observation(
+        pods=engines,
+        plain=plain,
+        workers=workers,
+        children=children if full else None,
+        missing_secrets=await _missing_secrets(kube, meta["name"], [*engines, *plain]),
+        absent={kind: each for kind, each in zip(kinds, found, strict=True) if isinstance(each, Absence)},
+    )
+
+
+async def namesakes(
+    kube: Kube, namespace: str, look: Observation, wanted: Sequence[ChildKey]
+) -> Mapping[ChildKey, Object]:
+    """The children, and whatever else has the name of a wanted one: it may be somebody else's."""
+    seen = look.children or {}
+    read = [key for key in wanted if key not in seen and key[0] not in look.absent]
+    found = await asyncio.gather(*(kube.get(kind, namespace, name) for kind, name in read))
+    return {**seen, **{key: body for key, body in zip(read, found, strict=True) if body is not None}}
 
 
 async def _children(kube: Kube, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Object] | Absence:

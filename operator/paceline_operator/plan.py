@@ -15,7 +15,14 @@ Object = dict[str, Any]
 ChildKey = tuple[str, str]
 """(kind, name); the namespace is the owner's."""
 
-CHILD_KINDS = ("ServiceAccount", "NetworkPolicy", "Service", "Deployment", "PodDisruptionBudget")
+CHILD_KINDS = (
+    "ServiceAccount",
+    "NetworkPolicy",
+    "Service",
+    "PodDisruptionBudget",
+    "ControllerRevision",
+    "Deployment",
+)
 """All kinds of children that are read and pruned, beside those of kinds.OPTIONAL. The token Secret is not: it is
 written, never read."""
 WORKLOAD_KINDS = ("Deployment", "LeaderWorkerSet")
@@ -59,13 +66,17 @@ class Observation:
     """What is around one object in the cluster."""
 
     pods: tuple[Object, ...]
-    """Those that live, by name."""
+    """Engines that live, by name; of one over several nodes, its leader."""
     children: Mapping[ChildKey, Object] | None
     """Live children and what stands in the place of one; None: not looked at in this pass."""
     missing_secrets: Mapping[str, str]
     """Pod UID -> resourceVersion of the event in which the kubelet says that it cannot find the pod's token Secret."""
     absent: Mapping[str, Absence] = field(default_factory=dict)
     """Optional kinds of which nothing can be read."""
+    plain: tuple[Object, ...] = ()
+    """As `pods`, engines without a drafter."""
+    workers: tuple[Object, ...] = ()
+    """The other pods of engines over several nodes."""
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline_operator import act, events, naming, observe, tokens, verdicts
+from paceline_operator import act, events, extras, naming, observe, resources, rolling, tokens, verdicts
 from paceline_operator.acceptance import accept
-from paceline_operator.api.conditions import Reason
+from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.clients.engine import EngineClient
-from paceline_operator.clients.keys import KeyFile, KeyRing
+from paceline_operator.clients.keys import KeyFile
 from paceline_operator.clients.kube import ForbiddenError, Kube, Object
 from paceline_operator.clock import Clock, rfc3339
 from paceline_operator.exported import ENGINES
+from paceline_operator.gauges import SERVINGS
 from paceline_operator.memory import Remembered
-from paceline_operator.plan import Observation, key_of, plan_children, why_withheld
-from paceline_operator.resources import Defaults, render
+from paceline_operator.plan import ChildKey, ChildPlan, Observation, key_of, plan_children, why_withheld
+from paceline_operator.resources import Defaults, workload
 from paceline_operator.retune import retune
+from paceline_operator.rollout.situation import UNKNOWN
 from paceline_operator.tuning import decide
-from paceline_operator.tuning.model import Settings
 from paceline_operator.verdicts import Verdict
 
 ServingKey = tuple[str, str]
@@ -59,6 +62,10 @@ class Draft:
     verdicts: list[Verdict]
     report: act.Report
 
+    def tells(self, kind: ConditionType) -> bool:
+        """Whether there is a verdict of this type already."""
+        return any(verdict.type is kind for verdict in self.verdicts)
+
 
 class ServingPass:
     """The passes over one object. Not for concurrent use."""
@@ -73,14 +80,17 @@ class ServingPass:
         raw = await self._hands.kube.get(naming.KIND_SERVING, self._namespace, self._name)
         if raw is None:
             ENGINES.put((self._namespace, self._name), {})
+            SERVINGS.put((self._namespace, self._name), None)
             return Result(gone=True)
         meta = raw["metadata"]
         if "deletionTimestamp" in meta:
             return Result()  # children go by their owner references
         if meta["uid"] != self._memory.uid:
             self._memory = Remembered(uid=meta["uid"])
-        full = full or self._memory.generation != meta["generation"]
-        draft = Draft(raw, self._memory.unsaved or verdicts.status_of(raw, ServingStatus), {}, [], act.Report())
+        previous = self._memory.unsaved or verdicts.status_of(raw, ServingStatus)
+        due = self._memory.look_at is not None and self._memory.look_at <= self._hands.clock.monotonic()
+        full = full or due or self._memory.generation != meta["generation"]
+        draft = Draft(raw, previous, {}, [], act.Report())
         serving, accepted = accept(raw)
         after = None
         try:
@@ -98,34 +108,18 @@ class ServingPass:
     ) -> float | None:
         """Children, token and table; the seconds to the next pass."""
         hands, memory, raw = self._hands, self._memory, draft.raw
-        ring = hands.keys.ring()
         suspended = serving is not None and serving.spec.suspend
-        settings = decide.settings_of(serving.spec) if serving and not suspended else None
-        wanted, secret = self._render(serving, settings, ring) if serving and settings else ([], None)
-        look = await observe.surroundings(hands.kube, raw, list(map(key_of, wanted)) if full else None)
+        look = await observe.surroundings(hands.kube, raw, full)
+        asked = serving if not suspended else None
         plan = None
-        if settings and look.children is not None:
-            plan = plan_children(wanted, look.children, raw, memory.applied, look.absent)
-        if plan and plan.conflicts:
-            serving, settings, accepted = None, None, verdicts.conflict(plan.conflicts)
+        if asked and look.children is not None:
+            children, plan = await self._children(draft, asked, look)
+            if plan.conflicts:
+                serving, asked, accepted = None, None, verdicts.conflict(plan.conflicts)
+            look = dataclasses.replace(look, children=children)
         after = CONFLICT_SECONDS if plan and plan.conflicts else None
-        if serving and settings:
-            if secret:
-                await tokens.keep(hands.kube, memory, secret, look.missing_secrets, draft.report)
-            if plan:
-                await act.carry_out(hands.kube, self._namespace, plan, draft.report)
-                memory.applied |= draft.report.applied
-                draft.verdicts.append(verdicts.integrations(why_withheld(plan, look.absent, draft.report.absent)))
-            targets = observe.targets(raw, look.pods, ring)
-            tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, look.pods)
-            if secret and tuned.engines:
-                await tokens.answer_refusals(hands.kube, memory, secret, targets, tuned.engines, draft.report)
-                await tokens.forget_previous(hands.kube, memory, secret, ring, targets, len(look.pods), draft.report)
-            draft.fields |= tuned.fields
-            draft.verdicts += tuned.verdicts
-            draft.report.events += tuned.events
-            after = SOON_SECONDS if plan and plan.waits else tuned.after
-            ENGINES.put((self._namespace, self._name), memory.sightings)
+        if asked:
+            after = await self._engines(draft, asked, look, plan)
         else:
             memory.sightings = {}
             ENGINES.put((self._namespace, self._name), {})
@@ -133,7 +127,7 @@ class ServingPass:
         if look.children is not None:
             again = draft.report.errors or (plan and (plan.waits or plan.conflicts))
             memory.generation = 0 if again else raw["metadata"]["generation"]
-        draft.verdicts += self._workload(raw, serving, accepted, look, draft.report)
+        draft.verdicts += self._workload(raw, serving, accepted, look, draft)
         draft.fields |= {
             "replicas": len(look.pods),
             "ready_replicas": sum(map(verdicts.is_ready, look.pods)),
@@ -141,27 +135,69 @@ class ServingPass:
         }
         return after
 
-    def _render(
-        self, serving: SpeculativeServing, settings: Settings, ring: KeyRing
-    ) -> tuple[list[Object], Object | None]:
-        """Children, and apart from them the token Secret, which has a rule of its own."""
-        manifests = render(serving, settings.boot_table, self._hands.defaults, ring.tokens(serving.metadata.uid))
-        secret = next((manifest for manifest in manifests if manifest["kind"] == "Secret"), None)
-        return [manifest for manifest in manifests if manifest is not secret], secret
+    async def _children(
+        self, draft: Draft, serving: SpeculativeServing, look: Observation
+    ) -> tuple[Mapping[ChildKey, Object], ChildPlan]:
+        """Decide what each child should be, the pods' workloads included: what is there, and what to do about it."""
+        hands, memory, raw = self._hands, self._memory, draft.raw
+        key = hands.keys.ring().tokens(serving.metadata.uid)
+        rolled = rolling.roll(
+            serving, raw, look, draft.previous.rollout, UNKNOWN, hands.defaults, key, hands.clock.now()
+        )
+        extra = extras.gather(extras.Asked(serving, rolled, raw, look, draft.previous, hands.defaults, key))
+        wanted = [*resources.around(serving, hands.defaults), *extra.manifests, *rolled.manifests]
+        children = await observe.namesakes(hands.kube, self._namespace, look, list(map(key_of, wanted)))
+        plan = plan_children(wanted, children, raw, memory.applied, look.absent)
+        if not plan.conflicts:
+            decision = rolled.decision
+            memory.in_force, memory.frozen = rolled.in_force, decision.frozen
+            memory.look_at = None if decision.after is None else hands.clock.monotonic() + decision.after
+            draft.fields |= {**extra.fields, "rollout": decision.memory}
+            draft.verdicts += [*decision.verdicts, *extra.verdicts]
+            draft.report.events += [*decision.events, *extra.events]
+        return children, plan
+
+    async def _engines(
+        self, draft: Draft, serving: SpeculativeServing, look: Observation, plan: ChildPlan | None
+    ) -> float | None:
+        """Write what was planned, then read the engines and push the table."""
+        hands, memory, report = self._hands, self._memory, draft.report
+        ring = hands.keys.ring()
+        secret = resources.token_secret(serving, ring.tokens(serving.metadata.uid))
+        if secret:
+            await tokens.keep(hands.kube, memory, secret, look.missing_secrets, report)
+        if plan:
+            await act.carry_out(hands.kube, self._namespace, plan, report)
+            memory.applied |= report.applied
+            draft.verdicts.append(verdicts.integrations(why_withheld(plan, look.absent, report.absent)))
+        settings = decide.settings_of((memory.in_force or serving).spec)
+        pods = [*look.pods, *look.plain]
+        targets = observe.targets(draft.raw, pods, ring)
+        tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, pods)
+        if secret and tuned.engines:
+            await tokens.answer_refusals(hands.kube, memory, secret, targets, tuned.engines, report)
+            await tokens.forget_previous(hands.kube, memory, secret, ring, targets, len(pods), report)
+        draft.fields |= tuned.fields
+        draft.verdicts += tuned.verdicts
+        report.events += tuned.events
+        ENGINES.put((self._namespace, self._name), memory.sightings)
+        due = None if memory.look_at is None else max(0.0, memory.look_at - hands.clock.monotonic())
+        soon = SOON_SECONDS if plan and plan.waits else None
+        return min((each for each in (soon, due, tuned.after) if each is not None), default=None)
 
     def _workload(
-        self, raw: Object, serving: SpeculativeServing | None, accepted: Verdict, look: Observation, report: act.Report
+        self, raw: Object, serving: SpeculativeServing | None, accepted: Verdict, look: Observation, draft: Draft
     ) -> list[Verdict]:
         spec, replicas = serving.spec if serving else None, verdicts.replicas_of(raw)
         available = verdicts.available(replicas, spec.rollout.max_unavailable if spec else 1, look.pods)
         found = [accepted, available, verdicts.ready(accepted, available)]
         found.append(verdicts.suspended(bool(spec and spec.suspend)))
-        if report.errors:
-            found.append(verdicts.failed([str(error) for error in report.errors]))
-        elif look.children is not None:
-            children = {**look.children, **report.results}  # what was just applied has not begun to roll out
-            deployment = children.get(("Deployment", naming.child(self._name)))
-            found.append(verdicts.progressing(replicas, deployment))
+        if draft.report.errors:
+            found.append(verdicts.failed([str(error) for error in draft.report.errors]))
+        elif look.children is not None and not draft.tells(ConditionType.PROGRESSING):
+            children = {**look.children, **draft.report.results}  # what was just applied has not begun to roll out
+            keys = workload.keys(self._name, naming.TRACK_STABLE)
+            found.append(verdicts.progressing(replicas, next((children[key] for key in keys if key in children), None)))
         return found
 
     async def _conclude(self, draft: Draft) -> None:
@@ -173,6 +209,7 @@ class ServingPass:
             draft.fields["observed_generation"] = generation
         status = draft.previous.model_copy(update={**draft.fields, "conditions": conditions})
         memory.unsaved = status
+        SERVINGS.put((self._namespace, self._name), status, self._hands.clock.now().timestamp())
         await act.write_status(self._hands.kube, draft.raw, status)
         memory.unsaved = None
         before = verdicts.status_of(draft.raw, ServingStatus)

@@ -87,6 +87,6 @@ async def test_pods_that_are_on_their_way_out_are_not_counted() -> None:
     leaving = pod("leaving")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     kube.put(leaving)
-    look = await surroundings(kube, SERVING, None)  # type: ignore[arg-type]
+    look = await surroundings(kube, SERVING, full=False)  # type: ignore[arg-type]
     assert [p["metadata"]["name"] for p in look.pods] == ["a", "b"]
     assert look.children is None

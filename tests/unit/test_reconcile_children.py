@@ -13,7 +13,9 @@ from paceline_operator.reconcile import CONFLICT_SECONDS, SOON_SECONDS
 from tests.fakes import Object
 from tests.world import SPEC, World
 
-KINDS = ["ServiceAccount", "NetworkPolicy", "Service", "Deployment", "PodDisruptionBudget"]
+BY_NAME = ["ServiceAccount", "NetworkPolicy", "Service", "PodDisruptionBudget", "Deployment"]
+"""Children that are called as the serving is."""
+KINDS = [*BY_NAME[:-1], "ControllerRevision", "Deployment"]
 
 
 async def test_the_first_pass_creates_all_children_and_writes_status_once(world: World) -> None:
@@ -83,7 +85,7 @@ async def test_a_new_process_writes_only_the_token(world: World) -> None:
     assert world.writes() == [("APPLY", "Secret")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BY_NAME)
 async def test_a_deleted_child_comes_back_alone(world: World, kind: str) -> None:
     await world.serving.run(full=True)
     world.writes()

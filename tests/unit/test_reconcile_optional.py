@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from paceline_operator import naming, reconcile
+from paceline_operator import naming, resources
 from paceline_operator.clients.kube import ForbiddenError, NotFoundError
 from paceline_operator.kinds import OPTIONAL, crd_of
 from paceline_operator.plan import Absence, not_served, plan_children
-from paceline_operator.resources import render
 from tests.fakes import Object
 from tests.unit.test_reconcile_children import KINDS
 from tests.world import World
 
 WANTED = "HTTPRoute"
 CONDITION = "IntegrationsAvailable"
+AROUND = resources.around
 
 
 @pytest.fixture
@@ -24,11 +24,11 @@ def wanting(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """A serving that renders one more child, of an optional kind."""
 
     def more(serving: Any, *arguments: Any) -> list[Object]:
-        manifests = render(serving, *arguments)
+        manifests = AROUND(serving, *arguments)
         service = next(manifest for manifest in manifests if manifest["kind"] == "Service")
         return [{**service, "apiVersion": OPTIONAL[WANTED][0], "kind": WANTED, "spec": {}}, *manifests]
 
-    monkeypatch.setattr(reconcile, "render", more)
+    monkeypatch.setattr(resources, "around", more)
     return world
 
 
@@ -99,7 +99,7 @@ async def test_a_child_that_is_not_wanted_any_more_is_pruned(wanting: World, mon
     wanting.kube.served.add(WANTED)
     await wanting.serving.run(full=True)
     wanting.writes()
-    monkeypatch.setattr(reconcile, "render", render)
+    monkeypatch.setattr(resources, "around", AROUND)
     await wanting.serving.run(full=True)
     assert wanting.writes() == [("DELETE", WANTED)]
 

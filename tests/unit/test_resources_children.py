@@ -18,7 +18,7 @@ from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.resources.hashing import TEMPLATE_VERSION, template_hash
 from tests.servings import DEFAULTS, TOKENS, serving, table_of
 
-ORDER = ["ServiceAccount", "Secret", "NetworkPolicy", "Service", "Deployment", "PodDisruptionBudget"]
+ORDER = ["Secret", "ServiceAccount", "NetworkPolicy", "Service", "PodDisruptionBudget", "Deployment"]
 SPECS: list[dict[str, Any]] = [
     {},
     {"engine": {"device": "CPU"}, "speculation": {"method": "ngram", "draft": None}},
@@ -130,9 +130,11 @@ def test_the_control_port_is_not_in_the_service_and_only_for_the_operator() -> N
 def test_everything_selects_the_pods_and_none_of_it_by_a_version() -> None:
     children = render(serving())
     pod_labels = children["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    own = children["Deployment"]["spec"]["selector"]["matchLabels"]
+    assert own == {**naming.selector("demo"), naming.LABEL_TRACK: naming.TRACK_STABLE}
+    assert pod_labels.items() >= own.items()
     selectors = [
         children["Service"]["spec"]["selector"],
-        children["Deployment"]["spec"]["selector"]["matchLabels"],
         children["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
     ]
     policy = children["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]
@@ -159,7 +161,8 @@ def test_the_hash_says_its_version_and_follows_the_template() -> None:
     deployment = render(serving())["Deployment"]
     annotation = deployment["metadata"]["annotations"][naming.ANNOTATION_TEMPLATE_HASH]
     template = deployment["spec"]["template"]
-    assert annotation == template_hash(template)
+    assert template["metadata"]["labels"].pop(naming.LABEL_TRACK) == naming.TRACK_STABLE
+    assert annotation == template_hash(template), "the label of its track is no part of it"
     assert annotation.startswith(f"{TEMPLATE_VERSION}:")
     assert template_hash(dict(reversed(template.items()))) == annotation
     assert template_hash({**template, "x": 1}) != annotation

@@ -120,7 +120,7 @@ async def follow(
     while not ended.is_set() and clock.monotonic() < end:
         try:
             raw = await kube.get(kind, *at) or raw
-            pods = (await observe.surroundings(kube, raw, None)).pods
+            pods = (await observe.surroundings(kube, raw, full=False)).pods
         except KubeError as error:
             say(f"no look at the pods: {error}")
         else:

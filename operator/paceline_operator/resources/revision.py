@@ -1,0 +1,74 @@
+"""A template that pods run, and the ControllerRevision that keeps it: enough to apply it again byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paceline_operator import naming
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.resources.hashing import template_hash
+from paceline_operator.resources.inputs import Manifest
+from paceline_operator.resources.meta import child_metadata
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A template and what it came from."""
+
+    name: str
+    """Of the ControllerRevision."""
+    number: int
+    """Ascending by the order in which they came up."""
+    hash: str
+    """`<version of rendering>:<hash of the template>` (hashing)."""
+    boot: Mapping[str, Any]
+    """The part of the spec that it was rendered from (rollout.diff)."""
+    key_version: str
+    """Of the operator's key, whose Secret the template mounts; empty where it mounts none."""
+    template: Mapping[str, Any]
+
+
+def of(serving: str, template: Mapping[str, Any], boot: Mapping[str, Any], key_version: str, number: int) -> Revision:
+    """A revision of what was just rendered, named after all that it holds."""
+    content = json.dumps([boot, key_version, template], sort_keys=True, separators=(",", ":"))
+    suffix = hashlib.sha256(content.encode()).hexdigest()[:10]
+    hashed = template_hash(dict(template))
+    return Revision(naming.child(serving, suffix), number, hashed, boot, key_version, template)
+
+
+def build(serving: SpeculativeServing, revision: Revision) -> Manifest:
+    """ControllerRevision; its data never changes."""
+    metadata = child_metadata(serving)
+    metadata["name"] = revision.name
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": metadata,
+        "revision": revision.number,
+        "data": {
+            "hash": revision.hash,
+            "keyVersion": revision.key_version,
+            "spec": revision.boot,
+            "template": revision.template,
+        },
+    }
+
+
+def read(stored: Mapping[str, Any]) -> Revision | None:
+    """Of a stored ControllerRevision; None where it is not of our making."""
+    data = stored.get("data")
+    if not isinstance(data, Mapping) or not all(isinstance(data.get(part), Mapping) for part in ("spec", "template")):
+        return None
+    number = stored.get("revision")
+    return Revision(
+        name=str(stored["metadata"]["name"]),
+        number=number if isinstance(number, int) else 0,
+        hash=str(data.get("hash", "")),
+        boot=data["spec"],
+        key_version=str(data.get("keyVersion", "")),
+        template=data["template"],
+    )

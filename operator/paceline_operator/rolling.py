@@ -1,0 +1,186 @@
+"""The rollout part of a pass: what the cluster shows of both tracks → a decision → manifests. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from paceline_operator import naming
+from paceline_operator.api.engine import PluginInjection
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.status_rollout import RolloutStatus
+from paceline_operator.plan import ChildKey, Object, Observation
+from paceline_operator.resources import Defaults, Tokens, leaderworkerset, pod, revision, workload
+from paceline_operator.resources.revision import Revision
+from paceline_operator.rollout.decide import decide
+from paceline_operator.rollout.diff import boot_spec, with_boot
+from paceline_operator.rollout.revision import changes, find, kept, next_number
+from paceline_operator.rollout.situation import Ask, CanaryPod, Decision, Judgement, Situation, Track
+from paceline_operator.tuning.decide import settings_of
+from paceline_operator.verdicts import ended, is_ready
+
+UNWATCHED_SECONDS = 10.0
+"""Between two looks at a LeaderWorkerSet that is not settled: of optional kinds no change is told."""
+
+
+@dataclass(frozen=True)
+class Rolled:
+    """What a pass makes of the serving's pods."""
+
+    decision: Decision
+    in_force: SpeculativeServing
+    """The object with what its stable pods run in place of what its spec says of their template."""
+    manifests: tuple[Object, ...] = ()
+    """ControllerRevisions, then workloads."""
+
+
+def roll(
+    serving: SpeculativeServing,
+    raw: Object,
+    look: Observation,
+    memory: RolloutStatus,
+    judgement: Judgement,
+    defaults: Defaults,
+    tokens: Tokens,
+    now: datetime,
+) -> Rolled:
+    """One step of the rollout of `serving` (as asked for: accepted proposals are laid over it already)."""
+    name, uid, pods, children = serving.metadata.name, serving.metadata.uid, look.pods, look.children or {}
+    mine = {key: child for key, child in children.items() if _owner(child) == uid}
+    stored = revisions(children, name, uid)
+    stable, canary = (_track(mine, pods, name, track) for track in (naming.TRACK_STABLE, naming.TRACK_CANARY))
+    boot = boot_spec(serving.spec)
+    plugged = serving.spec.engine.plugin.injection is not PluginInjection.NONE
+    key_version = tokens.key_version if plugged else ""
+    running = next((one for one in stored if stable and one.name == stable.revision), None)
+    wanted = find(stored, boot, key_version, running.name if running else "")
+    if wanted is None:
+        template = pod.build(serving, settings_of(serving.spec).boot_table, defaults, tokens)
+        wanted = revision.of(name, template, boot, key_version, next_number(stored))
+    if stable and running is None and stable.revision != wanted.name:
+        stable = None  # its revision was deleted: nothing is left to go back to
+    sought = wanted
+    if running and serving.spec.engine.multi_node and leaderworkerset.KIND in look.absent:
+        wanted = running  # what is asked for cannot be: pods stay as they are, and why is told of what is withheld
+    situation = Situation(
+        replicas=serving.spec.replicas,
+        rollout=serving.spec.rollout,
+        wanted=wanted,
+        own=False,
+        fields=changes(running, boot, key_version) if running and running is not wanted else (),
+        stable=stable,
+        canary=canary,
+        pod=_canary_pod(pods, look.workers),
+        judgement=judgement,
+        memory=memory,
+        retry=str((raw["metadata"].get("annotations") or {}).get(naming.ANNOTATION_RETRY, ""))[:256],
+        startup_seconds=float(serving.spec.engine.startup_timeout_seconds),
+        now=now,
+    )
+    decision = decide(situation)
+    known = {one.name: one for one in (*stored, wanted)}
+    in_force = _in_force(serving, known[decision.stable.revision])
+    if decision.after is None and stable and not stable.settled and in_force.spec.engine.multi_node:
+        decision = replace(decision, after=UNWATCHED_SECONDS)
+    manifests = _manifests(serving, decision, known)
+    if sought is not wanted:
+        manifests += (_workload(serving, naming.TRACK_STABLE, Ask(sought.name, situation.replicas), sought),)
+    return Rolled(decision, in_force, manifests)
+
+
+def _manifests(serving: SpeculativeServing, decision: Decision, known: Mapping[str, Revision]) -> tuple[Object, ...]:
+    asks = [(naming.TRACK_STABLE, decision.stable)]
+    asks += [(naming.TRACK_CANARY, decision.canary)] if decision.canary else []
+    used = [ask.revision for _, ask in asks] + [one.revision for one in decision.memory.failed]
+    revisions = kept(list(known.values()), [*used, decision.memory.target])
+    return (
+        *(revision.build(serving, one) for one in revisions),
+        *(_workload(serving, track, ask, known[ask.revision]) for track, ask in asks),
+    )
+
+
+def _workload(serving: SpeculativeServing, track: str, ask: Ask, of: Revision) -> Object:
+    annotations = {naming.ANNOTATION_REVISION: of.name, naming.ANNOTATION_TEMPLATE_HASH: of.hash}
+    made_from = _in_force(serving, of)
+    return workload.build(made_from, of.template, track=track, replicas=ask.replicas, annotations=annotations)
+
+
+def revisions(children: Mapping[ChildKey, Object], workload: str, owner: str) -> list[Revision]:
+    """Stored templates of a workload (`<workload>-<digest>`) of the object with UID `owner`, by name."""
+    mine = [
+        child
+        for (kind, name), child in sorted(children.items())
+        if kind == "ControllerRevision" and name.rpartition("-")[0] == workload and _owner(child) == owner
+    ]
+    return [one for one in map(revision.read, mine) if one is not None]
+
+
+def _in_force(serving: SpeculativeServing, running: Revision) -> SpeculativeServing:
+    try:
+        spec = with_boot(serving.spec, dict(running.boot))
+        settings_of(spec)
+    except ValueError:  # written by another version, or a ladder that its engines cannot have: the spec's own word
+        return serving
+    return serving.model_copy(update={"spec": spec})
+
+
+def _track(children: Mapping[ChildKey, Object], pods: Sequence[Object], serving: str, track: str) -> Track | None:
+    found = (children[key] for key in workload.keys(serving, track) if key in children)
+    there = next((one for one in found if "deletionTimestamp" not in one["metadata"]), None)
+    if there is None:
+        return None
+    return Track(
+        revision=str((there["metadata"].get("annotations") or {}).get(naming.ANNOTATION_REVISION, "")),
+        replicas=int(there["spec"].get("replicas", 1)),
+        ready=sum(map(is_ready, of_track(pods, track))),
+        settled=is_settled(there),
+    )
+
+
+def of_track(pods: Sequence[Object], track: str) -> list[Object]:
+    """The pods of one track."""
+    return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(naming.LABEL_TRACK) == track]
+
+
+def is_settled(there: Mapping[str, Any]) -> bool:
+    """Whether a workload has seen its spec, and all its pods have the template and are available."""
+    status, replicas = there.get("status") or {}, there["spec"].get("replicas", 1)
+    return bool(
+        status.get("observedGeneration", 0) >= there["metadata"].get("generation", 0)
+        and status.get("updatedReplicas", 0) == status.get("replicas", 0) == replicas
+        and status.get("availableReplicas", status.get("readyReplicas", 0)) == replicas
+    )
+
+
+def _canary_pod(pods: Sequence[Object], workers: Sequence[Object]) -> CanaryPod | None:
+    """`workers`: the other pods of engines over several nodes; one without a node keeps its whole engine back."""
+    mine = of_track(pods, naming.TRACK_CANARY)
+    if not mine:
+        return None
+    newest = max(mine, key=lambda pod: (str(pod["metadata"].get("creationTimestamp", "")), pod["metadata"]["name"]))
+    placed = [_condition(pod, "PodScheduled") for pod in (newest, *of_track(workers, naming.TRACK_CANARY))]
+    unplaced = [one for one in placed if one.get("status") == "False" and one.get("reason") == "Unschedulable"]
+    return CanaryPod(
+        ready_since=_since(_condition(newest, "Ready")) if is_ready(newest) else None,
+        unschedulable_since=_since(unplaced[0]) if unplaced else None,
+        crash=ended(newest),
+    )
+
+
+def _condition(pod: Object, kind: str) -> Mapping[str, Any]:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each.get("type") == kind), {})
+
+
+def _since(condition: Mapping[str, Any]) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(condition["lastTransitionTime"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _owner(child: Mapping[str, Any]) -> str:
+    owners = child["metadata"].get("ownerReferences") or []
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")

@@ -1,0 +1,101 @@
+"""What the rollout's state machine is asked, and what it answers. Values alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from paceline_operator.api.conditions import Reason
+from paceline_operator.api.rollout import Rollout
+from paceline_operator.api.status_rollout import Phase, RolloutStatus
+from paceline_operator.events import Event
+from paceline_operator.resources.revision import Revision
+from paceline_operator.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Track:
+    """The workload of one track (stable or canary) as it is in the cluster."""
+
+    revision: str
+    """Name of the ControllerRevision whose template it has; empty where it does not say."""
+    replicas: int
+    """As asked for."""
+    ready: int
+    """Pods of this track that are ready."""
+    settled: bool
+    """Its controller has seen it, and all its pods have the template and are available."""
+
+
+@dataclass(frozen=True)
+class CanaryPod:
+    """The one pod of the canary."""
+
+    ready_since: datetime | None = None
+    unschedulable_since: datetime | None = None
+    """The scheduler finds no node for it, since then."""
+    crash: str = ""
+    """How its container ended, where it did."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was found about a canary. `good` None: too little is known."""
+
+    good: bool | None
+    reason: Reason
+    message: str
+
+
+UNKNOWN = Judgement(None, Reason.CANARY_UNJUDGED, "nothing was measured yet")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that a decision depends on."""
+
+    replicas: int
+    rollout: Rollout
+    wanted: Revision
+    """What spec and accepted proposals ask for."""
+    own: bool
+    """All that `fields` names are the operator's own proposals."""
+    fields: tuple[str, ...]
+    """What differs between the stable pods and `wanted`."""
+    stable: Track | None
+    canary: Track | None
+    pod: CanaryPod | None
+    """None: no pod of the canary is there, not even one that ends."""
+    judgement: Judgement
+    memory: RolloutStatus
+    retry: str
+    """Value of the annotation that asks for another try; empty where there is none."""
+    startup_seconds: float
+    """In which an engine must be ready."""
+    now: datetime
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a track's workload should be."""
+
+    revision: str
+    replicas: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to make of both tracks, what to remember and what to tell."""
+
+    stable: Ask
+    canary: Ask | None
+    memory: RolloutStatus
+    verdicts: tuple[Verdict, ...] = ()
+    events: tuple[Event, ...] = ()
+    after: float | None = None
+    """Seconds to the next look where time alone changes something."""
+
+    @property
+    def frozen(self) -> bool:
+        """Pods with two templates serve: k and replicas stay as they are."""
+        return self.memory.phase in (Phase.CANARY, Phase.PROMOTING, Phase.ROLLING)
