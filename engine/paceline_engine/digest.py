@@ -22,6 +22,8 @@ from paceline_engine.samples import Recorder, Step
 log = logging.getLogger("vllm.paceline")
 MAX_RECORDS = 4096
 """Ten seconds of a fast engine, 4 MB: only a control thread that died lets it fill up."""
+FEW_RECORDS = 256
+"""Waiting, up to which a record may hold on to every request's tokens: 50 KB at 256 requests."""
 SLICE_RECORDS = 16
 """Digested in a row, 0.2 ms: for no longer does the step loop wait for Python's lock."""
 PAUSE_SECONDS = 0.0005
@@ -79,8 +81,8 @@ class Digest:
         self.records: deque[tuple[Any, ...]] = deque()
         """Of each completed step: its regime, None where it is not known; requests that sampled; those of them that had
         a token before; tokens computed for those; prompt tokens; contexts of all, where they were looked at; when it
-        began and ended; tokens emitted; fates of its drafts, as the engine or as the hooks count them; whether the
-        engine is idle."""
+        began and ended; tokens emitted, or the lists of these; fates of its drafts, as the engine or as the hooks count
+        them; whether the engine is idle."""
         self.missed_steps = 0
         self.missed_tokens = 0
         """Steps, and their tokens, that found the queue full."""
@@ -129,10 +131,12 @@ class Digest:
         contexts: list[int] | None,
         since: float,
         now: float,
-        emitted: int,
+        emitted: int | list[list[int]],
         fates: Any,
         idle: bool,
     ) -> None:
+        if not isinstance(emitted, int):
+            emitted = sum(map(len, emitted))
         self.recorder.generation_tokens += emitted
         if contexts:
             self._context = sum(contexts) / len(contexts)

@@ -20,7 +20,7 @@ from operator import sub
 from time import perf_counter
 from typing import Any
 
-from paceline_engine.digest import MAX_RECORDS, PREFILL, Digest, Regime
+from paceline_engine.digest import FEW_RECORDS, MAX_RECORDS, PREFILL, Digest, Regime
 from paceline_engine.policy import LivePolicy, Phase
 from paceline_engine.protocol import MAX_K
 from paceline_engine.samples import STALL_FACTOR
@@ -180,7 +180,7 @@ class StepHooks:
                 return
             running = len(scheduler.running)
             fates = self._fates
-            emitted = -1
+            emitted: Any = -1
             if self._counted:
                 emitted = 0
                 fates = None
@@ -194,7 +194,10 @@ class StepHooks:
                     emitted += fates.num_accepted_tokens
             if emitted < 0 or running != self._running or len(scheduler.requests) != self._requests:
                 # Somebody stopped, so something may have been cut off: else, who got tokens got one and those accepted.
-                emitted = sum(map(len, result.sampled_token_ids))
+                # The lists are final: the engine makes new ones in every step.
+                emitted = result.sampled_token_ids
+                if len(self._records) >= FEW_RECORDS:
+                    emitted = sum(map(len, emitted))
             now = self._now
             if since is None:
                 since = self._boundary
