@@ -1,4 +1,5 @@
-"""Write or check the pages that follow from the code: one line per module (docs/modules.md), metrics (docs/reference/).
+"""Write or check the pages that follow from the code: one line per module (docs/modules.md), what vLLM can do
+together (docs/compatibility.md), metrics (docs/reference/).
 
 `.venv/bin/python -m hack.reference --write`, or `--check` (exit status 1 where a page differs).
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from prometheus_client.metrics import MetricWrapperBase
 
+from hack import compatibility
 from paceline_engine import exporter
 from paceline_operator import exported, gauges, metrics
 
@@ -78,7 +80,12 @@ def main() -> int:
     action.add_argument("--check", action="store_true", help="fail where a page differs")
     write = parser.parse_args().write
     stale = False
-    for name, text in {"docs/modules.md": modules_page(), "docs/reference/metrics.md": metrics_page()}.items():
+    pages = {
+        "docs/modules.md": modules_page(),
+        "docs/compatibility.md": compatibility.page(),
+        "docs/reference/metrics.md": metrics_page(),
+    }
+    for name, text in pages.items():
         path = ROOT / name
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
