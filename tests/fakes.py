@@ -171,6 +171,7 @@ class FakeEngines:
         self.read_metrics: list[str] = []
         self.boots: dict[str, str] = {}
         """Boot id of pods that restarted."""
+        self.without_drafter: set[str] = set()
         self._pods: dict[str, str] = {}
 
     async def observe_engine(
@@ -201,7 +202,8 @@ class FakeEngines:
 
     def _state(self, name: str) -> State:
         policy = self.policies.get(name)
-        boot = (5,) * (self.max_num_seqs + 1)
+        most = 0 if name in self.without_drafter else 5
+        boot = (most,) * (self.max_num_seqs + 1)
         live = Feature(supported=True)
         return State(
             plugin_version="0.1.0",
@@ -211,8 +213,8 @@ class FakeEngines:
             capabilities=Capabilities(
                 live_k=live,
                 adaptive_verification=VerificationFeature(supported=False, reason="ngram"),
-                max_k=5,
-                ladder=(5, 3, 2, 1, 0),
+                max_k=most,
+                ladder=(5, 3, 2, 1, 0) if most else (0,),
                 max_num_seqs=self.max_num_seqs,
                 method="ngram",
                 runner="V1",

@@ -40,14 +40,17 @@ class World:
         body = {"apiVersion": naming.API_VERSION, "kind": naming.KIND_SERVING, "metadata": meta, "spec": spec}
         return self.kube.put(body | ({"status": before["status"]} if "status" in before else {}))
 
-    def pod(self, name: str, *, ready: bool = True, ip: str = "10.0.0.1", key: str = KEY, **status: Any) -> Object:
+    def pod(
+        self, name: str, *, ready: bool = True, ip: str = "10.0.0.1", key: str = KEY, track: str = "", **status: Any
+    ) -> Object:
         """A pod of the serving that runs, with the token Secret of `key`."""
         secret = f"demo-token-{key_version(key.encode())}"
+        labels = naming.labels("demo") | (naming.track_labels(track) if track else {})
         conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
         return self.kube.put(
             {
                 "kind": "Pod",
-                "metadata": {"name": name, "namespace": "team", "labels": naming.labels("demo")},
+                "metadata": {"name": name, "namespace": "team", "labels": labels},
                 "spec": {"nodeName": "node", "volumes": [{"name": "token", "secret": {"secretName": secret}}]},
                 "status": {"phase": "Running", "podIP": ip, "conditions": conditions, **status},
             }
