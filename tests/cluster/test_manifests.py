@@ -4,17 +4,34 @@ and a second apply changes nothing."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from paceline_operator.kinds import OPTIONAL
 from paceline_operator.naming import FIELD_MANAGER
 from tests.harness.controlplane import ControlPlane
+from tests.harness.optional import install, remove
 
 pytestmark = pytest.mark.cluster
 
+CLASSES = [
+    {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "serving"},
+        "value": 1000,
+    },
+    {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "nvidia"},
+        "handler": "nvidia",
+    },
+]
 EXPECTED = Path(__file__).resolve().parents[1] / "golden" / "manifests" / "expected"
 NAMES = [file.stem for file in sorted(EXPECTED.glob("*.yaml"))]
 
@@ -29,9 +46,14 @@ def children(name: str, namespace: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def restricted(control_plane: ControlPlane, module_namespace: str) -> str:
+def restricted(control_plane: ControlPlane, module_namespace: str) -> Iterator[str]:
+    """A namespace for restricted pods alone, in a cluster that has all optional kinds and the classes of examples."""
     control_plane.kubectl("label", "namespace", module_namespace, "pod-security.kubernetes.io/enforce=restricted")
-    return module_namespace
+    install(control_plane, *OPTIONAL)
+    control_plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(CLASSES))
+    yield module_namespace
+    control_plane.kubectl("delete", "-f", "-", input=yaml.safe_dump_all(CLASSES))
+    remove(control_plane, *OPTIONAL)
 
 
 def apply(cluster: ControlPlane, documents: list[dict[str, Any]]) -> dict[str, str]:
@@ -61,7 +83,48 @@ def test_children_are_accepted_and_a_second_apply_writes_nothing(
 def test_pods_are_within_the_restricted_standard(control_plane: ControlPlane, restricted: str, name: str) -> None:
     documents = children(name, restricted)
     apply(control_plane, [document for document in documents if document["kind"] == "ServiceAccount"])
-    template = next(document for document in documents if document["kind"] == "Deployment")["spec"]["template"]
-    pod = {"apiVersion": "v1", "kind": "Pod", **template}
-    pod["metadata"] = {**template["metadata"], "name": "pod", "namespace": restricted}
-    control_plane.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
+    found = [template for document in documents for template in templates(document)]
+    assert found
+    for template in found:
+        pod = {"apiVersion": "v1", "kind": "Pod", **template}
+        pod["metadata"] = {**template["metadata"], "name": "pod", "namespace": restricted}
+        control_plane.kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", input=json.dumps(pod))
+
+
+def templates(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the pods that a manifest makes."""
+    spec = document.get("spec", {})
+    if document["kind"] == "LeaderWorkerSet":
+        both = spec["leaderWorkerTemplate"]
+        return [both["leaderTemplate"], both["workerTemplate"]]
+    return [spec["template"]] if document["kind"] in ("Deployment", "Job") else []
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("LeaderWorkerSet", "spec.leaderWorkerTemplate.sise"),
+        ("LeaderWorkerSet", "spec.rolloutStrategy.rollingUpdateConfiguration.maxUnavailble"),
+        ("InferencePool", "spec.endpointPickerRef.portNumber"),
+        ("InferencePool", "spec.extensionRef"),
+        ("HTTPRoute", "spec.rules.0.backendRefs.0.wait"),
+        ("HTTPRoute", "spec.parents"),
+        ("ScaledObject", "spec.minReplicas"),
+    ],
+)
+def test_a_typo_in_an_optional_kind_would_be_refused(
+    control_plane: ControlPlane, restricted: str, kind: str, path: str
+) -> None:
+    every = [document for name in NAMES for document in children(name, restricted)]
+    document = next((each for each in every if each["kind"] == kind), None)
+    if document is None:
+        pytest.skip(f"no golden manifest has a {kind}")
+    at: Any = document
+    *way, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    for part in way:
+        at = at[part]
+    at[last] = "x"
+    command = ("apply", "--server-side", "--dry-run=server", "-f", "-")
+    refused = control_plane.kubectl(*command, input=json.dumps(document), check=False)
+    assert refused.returncode != 0
+    assert str(last) in refused.stderr

@@ -14,7 +14,7 @@ from paceline_operator.kinds import OPTIONAL, crd_of
 from tests.cluster.operators import Operator, Place
 from tests.cluster.stand_ins import run_pod
 from tests.harness.controlplane import ControlPlane
-from tests.harness.optional import definition
+from tests.harness.optional import install, remove
 from tests.harness.processes import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -26,16 +26,6 @@ ROUTING: dict[str, Any] = {
     "gateway": {"parentRefs": [{"name": "gate"}]},
 }
 GROUP = {"tensorParallelSize": 2, "multiNode": {"nodes": 2}}
-
-
-def install(cluster: ControlPlane, *kinds: str) -> None:
-    for kind in kinds:
-        cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(definition(kind)))
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{crd_of(kind)}")
-
-
-def remove(cluster: ControlPlane, *kinds: str) -> None:
-    cluster.kubectl("delete", "crd", "--ignore-not-found", *map(crd_of, kinds))
 
 
 @pytest.fixture(scope="module")

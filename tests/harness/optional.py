@@ -7,9 +7,11 @@ Nothing acts on these objects here.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from paceline_operator.kinds import OPTIONAL, crd_of
+from tests.harness.controlplane import ControlPlane
 
 Schema = dict[str, Any]
 ANY: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -169,3 +171,15 @@ def definition(kind: str) -> dict[str, Any]:
             ],
         },
     }
+
+
+def install(cluster: ControlPlane, *kinds: str) -> None:
+    """Let the cluster have these kinds."""
+    for kind in kinds:
+        cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(definition(kind)))
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{crd_of(kind)}")
+
+
+def remove(cluster: ControlPlane, *kinds: str) -> None:
+    """Let it lose them, and all their objects."""
+    cluster.kubectl("delete", "crd", "--ignore-not-found", *map(crd_of, kinds))

@@ -56,6 +56,8 @@ async def run(options: Options, view: View, clock: Clock | None = None) -> int:
     serving, load = document.read(options.file)
     if serving.spec.replicas < 1:
         raise UserError(f"{options.file}: spec.replicas is 0: there would be no engine to run")
+    if serving.spec.engine.multi_node:
+        raise UserError(f"{options.file}: spec.engine.multiNode: this machine is one node")
     _writable("--report", options.report)
     if options.trace is not None:
         _writable("--out", options.trace)

@@ -7,7 +7,7 @@ abbreviation (`--max-num-seq 8`).
 
 from __future__ import annotations
 
-_LAYOUT = "the operator lays out the processes of a pod; use spec.replicas, or tensor and pipeline parallelism"
+_LAYOUT = "the operator lays out the processes of a pod; use spec.replicas or spec.engine.multiNode"
 _DATA_PARALLEL = "vLLM drops the schedule of k with data parallelism; use spec.replicas"
 
 OWNED: dict[str, str] = {
