@@ -12,8 +12,9 @@ import pytest
 
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.preflight.arguments import OWNED, SHORT, owner_of
-from paceline_operator.resources import argv
-from tests.servings import serving, table_of
+from paceline_operator.resources import argv, leaderworkerset, pod
+from paceline_operator.resources.substitution import expand
+from tests.servings import DEFAULTS, TOKENS, serving, table_of
 
 pytestmark = pytest.mark.engine
 
@@ -45,13 +46,24 @@ SERVINGS: dict[str, SpeculativeServing] = {
 ABBREVIATIONS = [["vllm", "serve", "m", *tail] for tail in (["--max-num-seq", "3"], ["--max_model_l=9"], ["-tp=2"])]
 
 
+def group() -> list[list[str]]:
+    """Leader and worker of an engine over two nodes, as the kubelet would start them."""
+    given = serving(engine={"tensorParallelSize": 16, "multiNode": {"nodes": 2}})
+    template = pod.build(given, table_of(given), DEFAULTS, TOKENS)
+    built = leaderworkerset.build(given, template, track="stable", replicas=1, annotations={})
+    variables = {"LWS_LEADER_ADDRESS": "demo-group-0.demo-group.team-a", "LWS_WORKER_INDEX": "1"}
+    both = built["spec"]["leaderWorkerTemplate"]
+    engines = [both[which]["spec"]["containers"][0] for which in ("leaderTemplate", "workerTemplate")]
+    return [[*each["command"], *(expand(argument, variables) for argument in each["args"])] for each in engines]
+
+
 @pytest.fixture(scope="module")
 def answer() -> dict[str, Any]:
     """One process parses all, because importing vLLM takes ten seconds."""
     commands = [argv.build(given, table_of(given)) for given in SERVINGS.values()]
     result = subprocess.run(
         [ENGINE_PYTHON, Path(__file__).with_name("parse_command_lines.py")],
-        input=json.dumps({"commands": [*commands, *ABBREVIATIONS]}),
+        input=json.dumps({"commands": [*commands, *ABBREVIATIONS, *group()]}),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
@@ -102,6 +114,16 @@ def test_the_engine_expands_the_schedule_to_the_table_we_meant(name: str, answer
         assert lookup is None
     else:
         assert lookup[1:] == list(table_of(given)[1:])
+
+
+def test_the_pods_of_a_group_are_told_of_each_other(answer: dict[str, Any]) -> None:
+    leader, worker = answer["parsed"][-2:]
+    for rank, each in enumerate((leader, worker)):
+        assert "error" not in each, each["error"]
+        assert (each["nnodes"], each["node_rank"], each["tensor_parallel_size"]) == (2, rank, 16)
+        assert each["master_addr"] == "demo-group-0.demo-group.team-a"
+    assert (leader["headless"], worker["headless"]) == (False, True)
+    assert leader["speculative_config"] == worker["speculative_config"]
 
 
 def test_what_we_own_is_what_vllm_has(answer: dict[str, Any]) -> None:
