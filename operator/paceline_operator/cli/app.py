@@ -14,6 +14,7 @@ from paceline_operator.cli import change, get
 from paceline_operator.cli.doctor import doctor
 from paceline_operator.cli.experiment import experiment
 from paceline_operator.cli.explain import explain
+from paceline_operator.cli.preflight import preflight
 from paceline_operator.cli.record import record
 from paceline_operator.cli.replay import replay
 from paceline_operator.local import container
@@ -57,6 +58,7 @@ def local(
 app.command()(get.status)
 app.command()(get.top)
 app.command()(explain)
+app.command()(preflight)
 app.command()(get.history)
 app.command()(get.table)
 app.command()(change.suspend)

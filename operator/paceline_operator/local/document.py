@@ -64,7 +64,7 @@ class LocalLoad(ApiModel):
 def read(path: Path) -> tuple[SpeculativeServing, LocalLoad | None]:
     """The documents of `path`. Raises UserError that names file, field and remedy."""
     found: dict[str, dict[str, Any]] = {}
-    for document in _documents(path):
+    for document in documents(path):
         kind = document.get("kind")
         if kind not in (naming.KIND_SERVING, KIND_LOAD):
             raise UserError(f"{path}: kind {kind!r} is none of {naming.KIND_SERVING} and {KIND_LOAD}")
@@ -88,7 +88,8 @@ def read(path: Path) -> tuple[SpeculativeServing, LocalLoad | None]:
     return serving, _parse(LocalLoad, found[KIND_LOAD], path) if KIND_LOAD in found else None
 
 
-def _documents(path: Path) -> list[dict[str, Any]]:
+def documents(path: Path) -> list[dict[str, Any]]:
+    """The documents of a YAML file, each a map. Raises UserError that names file and remedy."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)

@@ -1,0 +1,50 @@
+"""`paceline preflight`: what is known of manifests before anything runs, without a cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from paceline_operator import naming
+from paceline_operator.cli.cluster import Output
+from paceline_operator.examined import Examined, examine
+from paceline_operator.local.document import UserError, documents
+
+KINDS = (naming.KIND_SERVING, naming.KIND_EXPERIMENT, naming.KIND_PROFILE)
+USER_ERROR_STATUS = 2
+
+
+def preflight(
+    file: Annotated[Path, typer.Option("--file", "-f", help="Manifests; documents of other kinds are passed over.")],
+    output: Annotated[Output, typer.Option("--output", "-o", help="table or json.")] = Output.TABLE,
+) -> None:
+    """Check manifests without a cluster; exit status 1 where one would be refused."""
+    try:
+        found = [examine(document) for document in documents(file) if document.get("kind") in KINDS]
+        if not found:
+            raise UserError(f"{file}: no document of kind {', '.join(KINDS)}")
+    except UserError as error:
+        typer.echo(f"paceline: {error}", err=True)
+        raise typer.Exit(USER_ERROR_STATUS) from None
+    if output is Output.JSON:
+        typer.echo(json.dumps([_json(one) for one in found], indent=2))
+    else:
+        typer.echo("\n\n".join(_text(one) for one in found))
+    raise typer.Exit(0 if all(one.accepted for one in found) else 1)
+
+
+def _json(one: Examined) -> dict[str, Any]:
+    return {**one._asdict(), "remarks": [remark._asdict() for remark in one.remarks]}
+
+
+def _text(one: Examined) -> str:
+    of = f" (vLLM {one.version}, {one.runner} model runner)" if one.version else ""
+    ladder = f", k from {' '.join(map(str, one.ladder))}" if one.ladder else ""
+    lines = [f"{one.kind} {one.name}{of}: {'accepted' if one.accepted else 'refused'}{ladder}"]
+    for remark in one.remarks:
+        source = f" ({remark.source})" if remark.source and remark.source not in remark.message else ""
+        lines.append(f"  {remark.level.value:<8} {remark.reason}: {remark.message}{source}")
+    return "\n".join(lines)

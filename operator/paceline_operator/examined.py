@@ -1,0 +1,122 @@
+"""What is known of a manifest before anything runs: what refuses it, how far k can follow, what weakens its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from paceline_operator import naming
+from paceline_operator.acceptance import judgement
+from paceline_operator.api.conditions import Reason
+from paceline_operator.api.engine import CudagraphMode
+from paceline_operator.api.runner import Runner, graphs_of, runner_of, without_schedule
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.preflight import legality, matrix
+from paceline_operator.preflight.matrix import Effect
+from paceline_operator.preflight.security import weaknesses
+from paceline_operator.resources import Defaults, Tokens, pod
+from paceline_operator.resources.capture import capture_sizes, covered
+from paceline_operator.tuning.prior import boot_table, ladder_of
+
+FEW_GRAPHS = 0.65
+"""Share of a k's steps below which it is worth saying that they miss full CUDA graphs; default ladders are above it."""
+_ANY = Defaults(engine_image="engine", cpu_engine_image="engine", plugin_image="plugin")
+"""Images are not looked at."""
+
+
+class Level(StrEnum):
+    """How much a remark matters. Refused: no pod comes of it. Weakens: it runs, less safe than by default."""
+
+    REFUSED = "refused"
+    WEAKENS = "weakens"
+    LIMIT = "limit"
+    NOTE = "note"
+
+
+class Remark(NamedTuple):
+    """One thing worth knowing."""
+
+    level: Level
+    reason: str
+    """The condition's reason where it is refused, else the rule of the matrix or a word for programs."""
+    message: str
+    source: str = ""
+    """Link to where it is written, if it is not paceline's own."""
+
+
+class Examined(NamedTuple):
+    """One document."""
+
+    kind: str
+    name: str
+    accepted: bool
+    remarks: tuple[Remark, ...]
+    version: str = ""
+    """vLLM's by which it was judged; empty for other kinds than servings."""
+    runner: str = ""
+    ladder: tuple[int, ...] = ()
+
+
+def examine(raw: Mapping[str, Any]) -> Examined:
+    """Of one object of a kind of ours, whatever its shape."""
+    kind, metadata = str(raw.get("kind")), raw.get("metadata")
+    name = str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
+    if kind != naming.KIND_SERVING:
+        verdict = judgement(kind, raw)
+        level = Level.NOTE if verdict.status else Level.REFUSED
+        return Examined(kind, name, bool(verdict.status), (Remark(level, verdict.reason, verdict.message),))
+    try:
+        serving = SpeculativeServing.model_validate({key: value for key, value in raw.items() if key != "status"})
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        texts = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details]
+        refused = tuple(Remark(Level.REFUSED, Reason.INVALID_SPEC, text) for text in texts)
+        return Examined(kind, name, False, refused)
+    findings = legality.check(serving.spec)
+    remarks = [Remark(Level.REFUSED, one.rule or one.reason, one.message, one.source) for one in findings]
+    version = matrix.version_of(serving.spec.engine)
+    remarks += _limits(serving, version)
+    ladder: tuple[int, ...] = ()
+    if not findings:
+        ladder = ladder_of(serving.spec)
+        remarks += [*_graphs(serving, ladder), *_weaknesses(serving, ladder)]
+    return Examined(kind, name, not findings, tuple(remarks), version, runner_of(serving.spec).value, ladder)
+
+
+def _limits(serving: SpeculativeServing, version: str) -> Iterator[Remark]:
+    if reason := without_schedule(serving.spec):
+        yield Remark(Level.LIMIT, "no-live-k", f"k stays at spec.speculation.maxTokens: {reason}")
+    for rule in matrix.holding(matrix.combination(serving.spec, version)):
+        if rule.effect in (Effect.REFUSED, Effect.RUNNER_V1):
+            continue
+        level = Level.NOTE if rule.effect is Effect.NOTE else Level.LIMIT
+        advice = f"; instead: {rule.remedy}" if rule.remedy else ""
+        yield Remark(level, rule.id, f"{rule.reason}{advice}", rule.source.link(version))
+
+
+def _graphs(serving: SpeculativeServing, ladder: tuple[int, ...]) -> Iterator[Remark]:
+    """Ks many of whose steps find no full graph, by the sizes that are captured."""
+    engine = serving.spec.engine
+    if graphs_of(serving.spec) in (CudagraphMode.NONE, CudagraphMode.PIECEWISE):
+        return
+    if runner_of(serving.spec) is Runner.V1:
+        return
+    shares = covered(capture_sizes(ladder, engine.max_num_seqs), ladder, engine.max_num_seqs)
+    for k in sorted(k for k, share in shares.items() if share < FEW_GRAPHS):
+        yield Remark(
+            Level.LIMIT,
+            "few-graphs",
+            f"at k={k} {round(100 * shares[k])} % of the numbers of requests find a full CUDA graph: choose a "
+            "spec.tuning.ladder whose k + 1 divide each other, or leave it out",
+        )
+
+
+def _weaknesses(serving: SpeculativeServing, ladder: tuple[int, ...]) -> Iterator[Remark]:
+    table = boot_table(ladder, serving.spec.engine.max_num_seqs)
+    template = pod.build(serving, table, _ANY, Tokens(key_version="", current=""))
+    for weak in weaknesses(template, serving.spec.engine):
+        refused = "; a namespace that enforces the Pod Security Standard restricted refuses it" * weak.restricted
+        yield Remark(Level.WEAKENS, "security", f"spec.{weak.field}: {weak.weakens}{refused}")
