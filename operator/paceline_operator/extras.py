@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator import traffic
+from paceline_operator import modelcache, traffic
+from paceline_operator.api.conditions import ConditionType
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.events import Event
-from paceline_operator.plan import Object, Observation
-from paceline_operator.resources import Defaults, Tokens
+from paceline_operator.plan import Object, Observation, key_of
+from paceline_operator.resources import Defaults, Tokens, cache
 from paceline_operator.rolling import Rolled
 from paceline_operator.verdicts import Verdict
 
@@ -40,10 +41,27 @@ class Extra:
     events: Sequence[Event] = ()
     fields: dict[str, Any] = field(default_factory=dict)
     """Of ServingStatus, by attribute name."""
+    withdrawn: Sequence[ConditionType] = ()
+    """Conditions that are about nothing any more."""
+    after: float | None = None
+    """Seconds to the next look; None: when something changes."""
+    frozen: bool = False
+    """k is to stay as it is, as while pods are replaced."""
 
 
 def _routing(asked: Asked) -> Extra:
     return Extra(traffic.manifests(asked.serving, asked.rolled.in_force, asked.look, asked.defaults, asked.tokens))
+
+
+def _cache(asked: Asked) -> Extra:
+    if asked.serving.spec.model.cache is None:
+        return Extra(withdrawn=[ConditionType.MODEL_AVAILABLE], fields={"model_cache": None})
+    look, job = asked.look, asked.rolled.job
+    pods = [*look.pods, *look.plain, *look.pullers]
+    there = (look.children or {}).get(key_of(job)) if job else None
+    found = modelcache.view(asked.serving, pods, look.pulls, there, asked.previous.model_cache)
+    manifests = [one for one in (cache.build(asked.serving), job) if one is not None]
+    return Extra(manifests, [found.verdict], fields={"model_cache": found.status}, after=found.after)
 
 
 BUILDERS: tuple[Callable[[Asked], Extra], ...] = (_routing,)
@@ -57,4 +75,7 @@ def gather(asked: Asked) -> Extra:
         verdicts=[verdict for one in found for verdict in one.verdicts],
         events=[event for one in found for event in one.events],
         fields={name: value for one in found for name, value in one.fields.items()},
+        frozen=any(one.frozen for one in found),
+        withdrawn=[kind for one in found for kind in one.withdrawn],
+        after=min((one.after for one in found if one.after is not None), default=None),
     )

@@ -15,6 +15,7 @@ from paceline_operator.events import Recorder
 from paceline_operator.firsttokens import FirstTokens
 from paceline_operator.plan import Applied, ChildKey
 from paceline_operator.rollout.evidence import Watch
+from paceline_operator.rollout.proposal import Proposal
 from paceline_operator.scaling.replicas import Past
 from paceline_operator.sightings import Sighting
 from paceline_operator.tuning.model import Memory
@@ -58,4 +59,6 @@ class Remembered:
     """When children are to be looked at again though nothing wakes the object (monotonic)."""
     watch: Watch = field(default_factory=Watch)
     """What was seen of a canary and of the pods beside it."""
+    proposals: tuple[Proposal, ...] = ()
+    """What a restart would bring, as found last."""
     recorder: Recorder = field(default_factory=Recorder)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from paceline_engine.protocol import CONTROL_PORT
+from paceline_engine.pull.report import Report
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.engine import EngineClient
@@ -19,7 +20,9 @@ from paceline_operator.clients.keys import KeyRing
 from paceline_operator.clients.kube import ForbiddenError, Kube, NotFoundError, Object
 from paceline_operator.firsttokens import READ_SECONDS, FirstTokens, Histogram, quantile
 from paceline_operator.kinds import OPTIONAL
+from paceline_operator.modelcache import is_pulling
 from paceline_operator.plan import CHILD_KINDS, Absence, ChildKey, Observation, Target, forbidden, not_served
+from paceline_operator.rollout.page import Page
 from paceline_operator.tuning.model import Engine, Memory, Settings
 from paceline_operator.verdicts import is_alive, is_ready
 
@@ -35,7 +38,11 @@ async def surroundings(kube: Kube, serving: Object, full: bool) -> Observation:
         kube.list("Pod", namespace, labels),
         asyncio.gather(*(_children(kube, kind, namespace, labels) for kind in kinds)),
     )
-    pods = sorted(filter(is_alive, pods), key=lambda pod: str(pod["metadata"]["name"]))
+    pods.sort(key=lambda pod: str(pod["metadata"]["name"]))
+    pullers = tuple(
+        pod for pod in pods if pod["metadata"]["labels"].get(naming.LABEL_COMPONENT) == naming.COMPONENT_PULLER
+    )
+    pods = list(filter(is_alive, pods))
     children = {
         (kind, item["metadata"]["name"]): item
         for kind, each in zip(kinds, found, strict=True)
@@ -50,6 +57,7 @@ async def surroundings(kube: Kube, serving: Object, full: bool) -> Observation:
         pods=engines,
         plain=plain,
         workers=workers,
+        pullers=pullers,
         children=children if full else None,
         missing_secrets=await _missing_secrets(kube, meta["name"], [*engines, *plain]),
         absent={kind: each for kind, each in zip(kinds, found, strict=True) if isinstance(each, Absence)},
@@ -80,26 +88,30 @@ async def _children(kube: Kube, kind: str, namespace: str, labels: Mapping[str, 
 
 def targets(serving: Object, pods: Sequence[Object], ring: KeyRing) -> list[Target]:
     """The pods that run an engine, or soon will: those with an address."""
-    uid = serving["metadata"]["uid"]
+    running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
+    return [_target(serving, pod, ring) for pod in running if pod["status"].get("podIP")]
+
+
+async def pulls(client: EngineClient, serving: Object, pods: Sequence[Object], ring: KeyRing) -> Mapping[str, Report]:
+    """What pullers at work say of themselves, by pod; those that do not answer are absent."""
+    at = [_target(serving, pod, ring) for pod in pods if is_pulling(pod) and pod["status"].get("podIP")]
+    said = await asyncio.gather(*(client.pull_report(target.control_url, target.token) for target in at))
+    return {target.pod: report for target, report in zip(at, said, strict=True) if report is not None}
+
+
+def _target(serving: Object, pod: Object, ring: KeyRing) -> Target:
+    uid, address = serving["metadata"]["uid"], str(pod["status"]["podIP"])
     prefix = naming.child(serving["metadata"]["name"], "token-")
-    found = []
-    for pod in pods:
-        status = pod.get("status") or {}
-        if not status.get("podIP") or status.get("phase") != "Running":
-            continue
-        host = f"[{status['podIP']}]" if ":" in status["podIP"] else status["podIP"]
-        secret = next((name for name in _secret_names(pod) if name.startswith(prefix)), "")
-        found.append(
-            Target(
-                pod=pod["metadata"]["name"],
-                uid=pod["metadata"]["uid"],
-                control_url=f"http://{host}:{CONTROL_PORT}",
-                serving_url=f"http://{host}:{naming.SERVING_PORT}",
-                secret=secret,
-                token=ring.token_of(uid, secret.removeprefix(prefix)),
-            )
-        )
-    return found
+    host = f"[{address}]" if ":" in address else address
+    secret = next((name for name in _secret_names(pod) if name.startswith(prefix)), "")
+    return Target(
+        pod=pod["metadata"]["name"],
+        uid=pod["metadata"]["uid"],
+        control_url=f"http://{host}:{CONTROL_PORT}",
+        serving_url=f"http://{host}:{naming.SERVING_PORT}",
+        secret=secret,
+        token=ring.token_of(uid, secret.removeprefix(prefix)),
+    )
 
 
 async def engines(
@@ -123,6 +135,18 @@ async def engines(
     addressed = {target.pod for target in at}
     unborn = [pod for pod in pods if pod["metadata"]["name"] not in addressed]
     return (*await asyncio.gather(*(one(target) for target in at)), *map(_without_address, unborn))
+
+
+async def pages(client: EngineClient, at: Sequence[Target]) -> dict[str, Page]:
+    """What the /metrics of each engine say of requests; those that cannot be had are left out."""
+    slots = asyncio.Semaphore(ENGINES_AT_ONCE)
+
+    async def one(target: Target) -> Page | None:
+        async with slots:
+            return await client.requests_page(target.serving_url)
+
+    read = await asyncio.gather(*(one(target) for target in at))
+    return {target.pod: found for target, found in zip(at, read, strict=True) if found is not None}
 
 
 async def first_tokens(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_operator import act, events, extras, naming, observe, resources, rolling, tokens, verdicts
@@ -12,18 +12,24 @@ from paceline_operator.acceptance import accept
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
+from paceline_operator.api.status_rollout import Phase
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile
 from paceline_operator.clients.kube import ForbiddenError, Kube, Object
 from paceline_operator.clock import Clock, rfc3339
 from paceline_operator.exported import ENGINES
 from paceline_operator.gauges import SERVINGS
+from paceline_operator.hold import hold
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import ChildKey, ChildPlan, Observation, key_of, plan_children, why_withheld
 from paceline_operator.resources import Defaults, workload
 from paceline_operator.retune import retune
+from paceline_operator.rollout.accept import accept as accept_proposals
+from paceline_operator.rollout.canary import judge
+from paceline_operator.rollout.evidence import Watch
 from paceline_operator.rollout.situation import UNKNOWN
 from paceline_operator.tuning import decide
+from paceline_operator.tuning.model import Memory
 from paceline_operator.verdicts import Verdict
 
 ServingKey = tuple[str, str]
@@ -61,6 +67,7 @@ class Draft:
     fields: dict[str, Any]
     verdicts: list[Verdict]
     report: act.Report
+    withdrawn: set[ConditionType] = field(default_factory=set)
 
     def tells(self, kind: ConditionType) -> bool:
         """Whether there is a verdict of this type already."""
@@ -113,6 +120,9 @@ class ServingPass:
         asked = serving if not suspended else None
         plan = None
         if asked and look.children is not None:
+            if asked.spec.model.cache:
+                pods = [*look.pods, *look.plain, *look.pullers]
+                look = dataclasses.replace(look, pulls=await observe.pulls(hands.engines, raw, pods, hands.keys.ring()))
             children, plan = await self._children(draft, asked, look)
             if plan.conflicts:
                 serving, asked, accepted = None, None, verdicts.conflict(plan.conflicts)
@@ -141,17 +151,27 @@ class ServingPass:
         """Decide what each child should be, the pods' workloads included: what is there, and what to do about it."""
         hands, memory, raw = self._hands, self._memory, draft.raw
         key = hands.keys.ring().tokens(serving.metadata.uid)
-        rolled = rolling.roll(
-            serving, raw, look, draft.previous.rollout, UNKNOWN, hands.defaults, key, hands.clock.now()
-        )
+        now, rollout = hands.clock.now(), draft.previous.rollout
+        accepted = accept_proposals(serving.spec, rollout, memory.proposals, now)
+        serving = serving.model_copy(update={"spec": accepted.spec})
+        canaries = rolling.names(rolling.of_track(look.pods, naming.TRACK_CANARY))
+        found = judge(serving.spec.rollout.canary, *memory.watch.sides(canaries))
+        judgement = found if memory.watch.revision and memory.watch.revision == rollout.target else UNKNOWN
+        rolled = rolling.roll(serving, raw, look, accepted, judgement, hands.defaults, key, now)
         extra = extras.gather(extras.Asked(serving, rolled, raw, look, draft.previous, hands.defaults, key))
         wanted = [*resources.around(serving, hands.defaults), *extra.manifests, *rolled.manifests]
         children = await observe.namesakes(hands.kube, self._namespace, look, list(map(key_of, wanted)))
         plan = plan_children(wanted, children, raw, memory.applied, look.absent)
         if not plan.conflicts:
             decision = rolled.decision
-            memory.in_force, memory.frozen = rolled.in_force, decision.frozen
-            memory.look_at = None if decision.after is None else hands.clock.monotonic() + decision.after
+            memory.in_force, memory.frozen = rolled.in_force, decision.frozen or extra.frozen
+            if not decision.frozen:
+                memory.watch = Watch()
+                if rollout.phase in (Phase.PROMOTING, Phase.ROLLING):
+                    memory.tuner = Memory()  # of pods that are gone: the engines tell their own history anew
+            after = min((each for each in (decision.after, extra.after) if each is not None), default=None)
+            memory.look_at = None if after is None else hands.clock.monotonic() + after
+            draft.withdrawn |= set(extra.withdrawn)
             draft.fields |= {**extra.fields, "rollout": decision.memory}
             draft.verdicts += [*decision.verdicts, *extra.verdicts]
             draft.report.events += [*decision.events, *extra.events]
@@ -173,7 +193,12 @@ class ServingPass:
         settings = decide.settings_of((memory.in_force or serving).spec)
         pods = [*look.pods, *look.plain]
         targets = observe.targets(draft.raw, pods, ring)
-        tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, pods)
+        if memory.frozen:
+            canaries = rolling.names(rolling.of_track(look.pods, naming.TRACK_CANARY))
+            target = draft.fields.get("rollout", draft.previous.rollout).target
+            tuned = await hold(hands.engines, hands.clock, memory, settings, targets, pods, canaries, target)
+        else:
+            tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, pods)
         if secret and tuned.engines:
             await tokens.answer_refusals(hands.kube, memory, secret, targets, tuned.engines, report)
             await tokens.forget_previous(hands.kube, memory, secret, ring, targets, len(pods), report)
@@ -204,7 +229,8 @@ class ServingPass:
         """The one status write, then the events. Status that cannot be written is kept for the next pass."""
         memory, now = self._memory, rfc3339(self._hands.clock.now())
         generation = draft.raw["metadata"]["generation"]
-        conditions = verdicts.merge(draft.previous.conditions, draft.verdicts, generation, now)
+        before = [condition for condition in draft.previous.conditions if condition.type not in draft.withdrawn]
+        conditions = verdicts.merge(before, draft.verdicts, generation, now)
         if not draft.report.errors:
             draft.fields["observed_generation"] = generation
         status = draft.previous.model_copy(update={**draft.fields, "conditions": conditions})
@@ -212,7 +238,6 @@ class ServingPass:
         SERVINGS.put((self._namespace, self._name), status, self._hands.clock.now().timestamp())
         await act.write_status(self._hands.kube, draft.raw, status)
         memory.unsaved = None
-        before = verdicts.status_of(draft.raw, ServingStatus)
-        news = [*draft.report.events, *events.of_change(before, status)]
+        news = [*draft.report.events, *events.of_change(verdicts.status_of(draft.raw, ServingStatus), status)]
         fresh = memory.recorder.fresh(news, self._hands.clock.monotonic())
         await act.post(self._hands.kube, draft.raw, fresh, now)

@@ -10,10 +10,12 @@ from typing import Any
 from paceline_operator import naming
 from paceline_operator.api.engine import PluginInjection
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.api.status_rollout import RolloutStatus
-from paceline_operator.plan import ChildKey, Object, Observation
+from paceline_operator.modelcache import is_pulled
+from paceline_operator.plan import WORKLOAD_KINDS, ChildKey, Object, Observation, key_of
 from paceline_operator.resources import Defaults, Tokens, leaderworkerset, pod, revision, workload
+from paceline_operator.resources import job as pull_job
 from paceline_operator.resources.revision import Revision
+from paceline_operator.rollout.accept import Accepted, is_own, name_of
 from paceline_operator.rollout.decide import decide
 from paceline_operator.rollout.diff import boot_spec, with_boot
 from paceline_operator.rollout.revision import changes, find, kept, next_number
@@ -34,19 +36,21 @@ class Rolled:
     """The object with what its stable pods run in place of what its spec says of their template."""
     manifests: tuple[Object, ...] = ()
     """ControllerRevisions, then workloads."""
+    job: Object | None = None
+    """That brings the weights before pods are made or changed, where the spec asks for it."""
 
 
 def roll(
     serving: SpeculativeServing,
     raw: Object,
     look: Observation,
-    memory: RolloutStatus,
+    accepted: Accepted,
     judgement: Judgement,
     defaults: Defaults,
     tokens: Tokens,
     now: datetime,
 ) -> Rolled:
-    """One step of the rollout of `serving` (as asked for: accepted proposals are laid over it already)."""
+    """One step of the rollout of `serving` (as asked for: what is `accepted` is laid over its spec already)."""
     name, uid, pods, children = serving.metadata.name, serving.metadata.uid, look.pods, look.children or {}
     mine = {key: child for key, child in children.items() if _owner(child) == uid}
     stored = revisions(children, name, uid)
@@ -61,15 +65,21 @@ def roll(
         wanted = revision.of(name, template, boot, key_version, next_number(stored))
     if stable and running is None and stable.revision != wanted.name:
         stable = None  # its revision was deleted: nothing is left to go back to
-    sought = wanted
+    sought, job = wanted, pull_job.build(serving, wanted.template)
+    held = job is not None and not is_pulled(children.get(key_of(job), {}))
+    if running and held:
+        wanted = running  # pods are changed once the weights are there
     if running and serving.spec.engine.multi_node and leaderworkerset.KIND in look.absent:
         wanted = running  # what is asked for cannot be: pods stay as they are, and why is told of what is withheld
+    fields = changes(running, boot, key_version) if running and running is not wanted else ()
+    memory = accepted.memory
     situation = Situation(
         replicas=serving.spec.replicas,
         rollout=serving.spec.rollout,
         wanted=wanted,
-        own=False,
-        fields=changes(running, boot, key_version) if running and running is not wanted else (),
+        own=is_own(fields, accepted.paths),
+        proposal=name_of(memory.applied[-1]) if memory.applied else "",
+        fields=fields,
         stable=stable,
         canary=canary,
         pod=_canary_pod(pods, look.workers),
@@ -85,9 +95,12 @@ def roll(
     if decision.after is None and stable and not stable.settled and in_force.spec.engine.multi_node:
         decision = replace(decision, after=UNWATCHED_SECONDS)
     manifests = _manifests(serving, decision, known)
+    if held:
+        kept_back = () if running else WORKLOAD_KINDS
+        return Rolled(decision, in_force, tuple(one for one in manifests if one["kind"] not in kept_back), job)
     if sought is not wanted:
         manifests += (_workload(serving, naming.TRACK_STABLE, Ask(sought.name, situation.replicas), sought),)
-    return Rolled(decision, in_force, manifests)
+    return Rolled(decision, in_force, manifests, job)
 
 
 def _manifests(serving: SpeculativeServing, decision: Decision, known: Mapping[str, Revision]) -> tuple[Object, ...]:
@@ -142,6 +155,11 @@ def _track(children: Mapping[ChildKey, Object], pods: Sequence[Object], serving:
 def of_track(pods: Sequence[Object], track: str) -> list[Object]:
     """The pods of one track."""
     return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(naming.LABEL_TRACK) == track]
+
+
+def names(pods: Sequence[Object]) -> list[str]:
+    """Of pods."""
+    return [str(pod["metadata"]["name"]) for pod in pods]
 
 
 def is_settled(there: Mapping[str, Any]) -> bool:

@@ -41,6 +41,7 @@ class FailedRollout(ApiModel):
     reason: str = Field(description="Why it was taken back.")
     message: str = Field(default="", description="The numbers for it.")
     own: bool = Field(default=False, description="It was a proposal of the operator's own.")
+    proposal: str = Field(default="", description="Which: its changes.")
     at: Timestamp = Field(description="When.")
 
 

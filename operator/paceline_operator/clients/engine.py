@@ -20,8 +20,10 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from paceline_engine.protocol import MAX_K, PROTOCOL_VERSION, Policy, PolicyAck, ProtocolError, Samples, State, Wire
+from paceline_engine.pull.report import PATH, Report
 from paceline_operator.api.conditions import Reason
 from paceline_operator.firsttokens import Histogram, is_bucket, parse
+from paceline_operator.rollout import page
 from paceline_operator.tuning.model import Engine
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -116,6 +118,25 @@ class EngineClient:
             ):
                 kept = [line async for line in _lines(response) if is_bucket(line)]
             return parse(kept) if response.status_code == httpx.codes.OK else None
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
+            return None
+
+    async def pull_report(self, control_url: str, token: str) -> Report | None:
+        """What a puller at work says of itself; None where it does not."""
+        try:
+            return await self._read(Report, control_url, PATH, token)
+        except _Refused:
+            return None
+
+    async def requests_page(self, serving_url: str) -> page.Page | None:
+        """What the engine's /metrics says of requests; None where it cannot be had."""
+        try:
+            async with (
+                asyncio.timeout(DEADLINE_SECONDS),
+                self._http.stream("GET", f"{serving_url}/metrics") as response,
+            ):
+                kept = [line async for line in _lines(response) if page.is_read(line)]
+            return page.parse(kept) if response.status_code == httpx.codes.OK else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
             return None
 

@@ -136,6 +136,7 @@ def _failed(s: Situation, memory: RolloutStatus, reason: Reason, message: str) -
         reason=reason.value,
         message=message,
         own=s.own,
+        proposal=s.proposal,
         at=rfc3339(s.now),
     )
     failed = [record, *(one for one in memory.failed if one.revision != record.revision)][:MAX_FAILED]

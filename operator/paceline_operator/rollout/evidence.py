@@ -2,8 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from paceline_operator.rollout import page
+from paceline_operator.rollout.page import Page
+from paceline_operator.tuning.model import Engine
+
+LEAST_STEPS = 8
+"""Decode steps of one kind in a reading; fewer say more of the moment than of the engine."""
+KEPT_WINDOWS = 64
+"""Readings of one kind and pod that are kept, the newest: an hour of them judges no better."""
+
+
+class Kind(NamedTuple):
+    """Steps that may be compared: the same load, context and prompt tokens (lower edges of buckets)."""
+
+    load: int
+    context: int
+    prompt: int
+
+
+class Window(NamedTuple):
+    """One reading of one pod: tokens a second of step time, and the steps that it rests on."""
+
+    goodput: float
+    steps: int
+
+
+Windows = Mapping[Kind, tuple[Window, ...]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two that are compared."""
+
+    windows: Windows = field(default_factory=dict)
+    requests: Page = field(default_factory=Page)
+    """What requests came to, of all its pods."""
 
 
 @dataclass(frozen=True)
@@ -11,6 +49,67 @@ class Watch:
     """What one process saw since the canary became ready. Lost with it, and gathered anew by the next."""
 
     revision: str = ""
-    """The canary's."""
+    """The canary's; empty: none is watched."""
     cursors: Mapping[str, str] = field(default_factory=dict)
     """Pod -> cursor for its next `GET /samples`: not the tuner's, which rests meanwhile."""
+    stable: Windows = field(default_factory=dict)
+    canary: Windows = field(default_factory=dict)
+    first: Mapping[str, Page] = field(default_factory=dict)
+    """Pod -> the first reading of its /metrics."""
+    last: Mapping[str, Page] = field(default_factory=dict)
+    """Pod -> what came since."""
+
+    def sides(self, canaries: Iterable[str]) -> tuple[Side, Side]:
+        """(stable, canary); `canaries`: the pods of the canary."""
+        mine = set(canaries)
+        return (
+            Side(self.stable, page.total(found for pod, found in self.last.items() if pod not in mine)),
+            Side(self.canary, page.total(found for pod, found in self.last.items() if pod in mine)),
+        )
+
+
+def seen(
+    past: Watch, revision: str, engines: Iterable[Engine], pages: Mapping[str, Page], canaries: Iterable[str]
+) -> Watch:
+    """`past` and one more reading. The first reading of a pod is where counting begins: what was before is not of the
+    time that is compared."""
+    if past.revision != revision:
+        past = Watch(revision)
+    mine = set(canaries)
+    sides: dict[bool, dict[Kind, tuple[Window, ...]]] = {True: dict(past.canary), False: dict(past.stable)}
+    cursors = {}
+    for engine in engines:
+        if engine.samples is None or engine.state is None or engine.state.boot_id != engine.samples.boot_id:
+            continue
+        cursors[engine.name] = engine.samples.cursor
+        if engine.name in past.cursors and not engine.samples.reset:
+            side = sides[engine.name in mine]
+            for kind, window in _windows(engine).items():
+                side[kind] = (*side.get(kind, ()), window)[-KEPT_WINDOWS:]
+    first = dict(past.first)
+    last = {pod: found for pod, found in past.last.items() if pod in pages}
+    for pod, found in pages.items():
+        risen = page.between(first[pod], found) if pod in first else None
+        if risen is None:
+            first[pod] = found
+            last[pod] = Page()
+        else:
+            last[pod] = risen
+    return replace(past, cursors=cursors, stable=sides[False], canary=sides[True], first=first, last=last)
+
+
+def _windows(engine: Engine) -> dict[Kind, Window]:
+    """Of one reading: steps that a probe burst drafted for are not what the engine does by itself."""
+    assert engine.samples is not None
+    sums: dict[Kind, tuple[int, int, float]] = {}
+    for cell in engine.samples.cells:
+        if not cell.probe and cell.seconds > 0 and cell.emitted > 0:
+            kind = Kind(cell.load, cell.context, cell.prompt)
+            steps, emitted, seconds = sums.get(kind, (0, 0, 0.0))
+            sums[kind] = steps + cell.steps, emitted + cell.emitted, seconds + cell.seconds
+    found = {
+        kind: Window(emitted / seconds, steps)
+        for kind, (steps, emitted, seconds) in sums.items()
+        if steps >= LEAST_STEPS
+    }
+    return {kind: window for kind, window in found.items() if math.isfinite(math.log(window.goodput))}

@@ -60,6 +60,8 @@ class Situation:
     """What spec and accepted proposals ask for."""
     own: bool
     """All that `fields` names are the operator's own proposals."""
+    proposal: str
+    """Which, where it is one (Proposal.key)."""
     fields: tuple[str, ...]
     """What differs between the stable pods and `wanted`."""
     stable: Track | None
