@@ -87,14 +87,17 @@ def examine(raw: Mapping[str, Any]) -> Examined:
 
 
 def _limits(serving: SpeculativeServing, version: str) -> Iterator[Remark]:
-    if reason := without_schedule(serving.spec):
-        yield Remark(Level.LIMIT, "no-live-k", f"k stays at spec.speculation.maxTokens: {reason}")
-    for rule in matrix.holding(matrix.combination(serving.spec, version)):
+    found = matrix.combination(serving.spec, version)
+    fixed = matrix.abilities(found).live_k if without_schedule(serving.spec) else None
+    for rule in matrix.holding(found):
         if rule.effect in (Effect.REFUSED, Effect.RUNNER_V1):
             continue
+        if fixed and rule is not fixed and rule.effect in (Effect.FIXED_K, Effect.NO_FULL_GRAPHS):
+            continue
         level = Level.NOTE if rule.effect is Effect.NOTE else Level.LIMIT
+        before = "k stays at spec.speculation.maxTokens: " if rule is fixed else ""
         advice = f"; instead: {rule.remedy}" if rule.remedy else ""
-        yield Remark(level, rule.id, f"{rule.reason}{advice}", rule.source.link(version))
+        yield Remark(level, rule.id, f"{before}{rule.reason}{advice}", rule.source.link(version))
 
 
 def _graphs(serving: SpeculativeServing, ladder: tuple[int, ...]) -> Iterator[Remark]:
