@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from paceline_engine.protocol import Policy, State, Verification, VerificationPolicy
-from paceline_operator import act, observe, sightings, verdicts
+from paceline_operator import act, naming, observe, rolling, sightings, verdicts
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, rfc3339
@@ -42,10 +42,13 @@ async def hold(
     found = await observe.engines(client, targets, pods, Memory(cursors=memory.watch.cursors))
     ended = {pod["metadata"]["name"]: verdicts.ended(pod) for pod in pods}
     engines, memory.sightings, news = sightings.look(memory.sightings, found, ended, rfc3339(clock.now()))
-    ready = {pod["metadata"]["name"] for pod in pods if is_ready(pod)}
+    # Plain pods are another kind of engine: neither side of the comparison.
+    plain = rolling.names(rolling.of_track(pods, naming.TRACK_PLAIN))
+    ready = {pod["metadata"]["name"] for pod in pods if is_ready(pod)}.difference(plain)
     if ready & set(canaries):
         pages = await observe.pages(client, [target for target in targets if target.pod in ready])
-        memory.watch = evidence.seen(memory.watch, revision, engines, pages, canaries)
+        sides = [engine for engine in engines if engine.name not in plain]
+        memory.watch = evidence.seen(memory.watch, revision, sides, pages, canaries)
     policy, late = carried_over(engines, canaries)
     if policy and late:
         await act.push(client, policy, [target for target in targets if target.pod in late])
