@@ -32,6 +32,8 @@ CHILDREN = (
     ("", "v1", "pods"),
     ("", "v1", "services"),
     ("", "v1", "serviceaccounts"),
+    ("", "v1", "persistentvolumeclaims"),
+    ("batch", "v1", "jobs"),
     ("policy", "v1", "poddisruptionbudgets"),
     ("networking.k8s.io", "v1", "networkpolicies"),
 )

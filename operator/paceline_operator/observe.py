@@ -39,9 +39,7 @@ async def surroundings(kube: Kube, serving: Object, full: bool) -> Observation:
         asyncio.gather(*(_children(kube, kind, namespace, labels) for kind in kinds)),
     )
     pods.sort(key=lambda pod: str(pod["metadata"]["name"]))
-    pullers = tuple(
-        pod for pod in pods if pod["metadata"]["labels"].get(naming.LABEL_COMPONENT) == naming.COMPONENT_PULLER
-    )
+    pullers = _of(naming.COMPONENT_PULLER, pods)
     pods = list(filter(is_alive, pods))
     children = {
         (kind, item["metadata"]["name"]): item
@@ -49,10 +47,8 @@ async def surroundings(kube: Kube, serving: Object, full: bool) -> Observation:
         if not isinstance(each, Absence)
         for item in each
     }
-    engines, plain, workers = (
-        tuple(pod for pod in pods if pod["metadata"]["labels"].get(naming.LABEL_COMPONENT) == component)
-        for component in (naming.COMPONENT_ENGINE, naming.COMPONENT_PLAIN, naming.COMPONENT_WORKER)
-    )
+    components = (naming.COMPONENT_ENGINE, naming.COMPONENT_PLAIN, naming.COMPONENT_WORKER)
+    engines, plain, workers = (_of(component, pods) for component in components)
     return Observation(
         pods=engines,
         plain=plain,
@@ -62,6 +58,10 @@ async def surroundings(kube: Kube, serving: Object, full: bool) -> Observation:
         missing_secrets=await _missing_secrets(kube, meta["name"], [*engines, *plain]),
         absent={kind: each for kind, each in zip(kinds, found, strict=True) if isinstance(each, Absence)},
     )
+
+
+def _of(component: str, pods: Sequence[Object]) -> tuple[Object, ...]:
+    return tuple(pod for pod in pods if pod["metadata"]["labels"].get(naming.LABEL_COMPONENT) == component)
 
 
 async def namesakes(

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline_engine.pull.report import Report
 from paceline_operator import drift, naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.kinds import crd_of
@@ -20,6 +21,8 @@ CHILD_KINDS = (
     "NetworkPolicy",
     "Service",
     "PodDisruptionBudget",
+    "PersistentVolumeClaim",
+    "Job",
     "ControllerRevision",
     "Deployment",
 )
@@ -77,6 +80,10 @@ class Observation:
     """As `pods`, engines without a drafter."""
     workers: tuple[Object, ...] = ()
     """The other pods of engines over several nodes."""
+    pullers: tuple[Object, ...] = ()
+    """Pods of pre-pull Jobs, those that ended too."""
+    pulls: Mapping[str, Report] = field(default_factory=dict)
+    """Pod -> what the puller that runs in it says now."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ class ConditionType(StrEnum):
     ACCEPTED = "Accepted"
     AVAILABLE = "Available"
     PROGRESSING = "Progressing"
+    MODEL_AVAILABLE = "ModelAvailable"
     METRICS_AVAILABLE = "MetricsAvailable"
     SPECULATION_EFFECTIVE = "SpeculationEffective"
     TUNED = "Tuned"
@@ -71,6 +72,17 @@ class Reason(StrEnum):
     TTFT_INCREASED = "TtftIncreased"
     REQUESTS_FAILED = "RequestsFailed"
     OUTPUT_CONTRACT = "OutputContract"
+    # ModelAvailable
+    MODEL_READY = "ModelReady"
+    DOWNLOAD_PENDING = "DownloadPending"
+    DOWNLOADING = "Downloading"
+    DOWNLOAD_FAILED = "DownloadFailed"
+    TOKEN_MISSING = "TokenMissing"  # noqa: S105 a reason
+    MODEL_NOT_FOUND = "ModelNotFound"
+    DISK_FULL = "DiskFull"
+    DIGEST_MISMATCH = "DigestMismatch"
+    SOURCE_UNSUPPORTED = "SourceUnsupported"
+    CACHE_UNWRITABLE = "CacheUnwritable"
     # Events about children
     CHILD_CREATED = "ChildCreated"
     CHILD_CORRECTED = "ChildCorrected"

@@ -24,6 +24,7 @@ class ArtefactStatus(ApiModel):
 
     name: str = Field(description="model or draft.")
     source: str = Field(description="As in spec.")
+    asked: str = Field(default="", description="The revision as in spec; empty: the default branch.")
     phase: CachePhase = Field(description="Pending, Downloading, Ready or Failed.")
     revision: str = Field(
         default="", description="The commit that a branch or tag was resolved to; of s3:// a digest of the listing."

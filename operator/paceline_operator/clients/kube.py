@@ -38,6 +38,8 @@ RESOURCES: Mapping[str, tuple[str, str]] = {
     "Service": ("v1", "services"),
     "Pod": ("v1", "pods"),
     "Event": ("v1", "events"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
+    "Job": ("batch/v1", "jobs"),
     "Deployment": ("apps/v1", "deployments"),
     "ControllerRevision": ("apps/v1", "controllerrevisions"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline_operator.api.engine import PluginInjection
+from paceline_operator.api.model import Download
 from paceline_operator.api.serving import ServingSpec
 
 Boot = dict[str, Any]
@@ -15,6 +16,7 @@ Boot = dict[str, Any]
 
 LIVE = ("replicas", "tuning", "slo", "rollout", "suspend", "autoscaling", "metrics", "routing", "safety")
 """Sections of spec that act on running pods, or on none: a change never restarts one."""
+ANY_SIZE = "1Gi"
 TABLE_AT_BOOT = ("ladder", "table")
 """Of tuning: without a plugin a table reaches the engine in its command line alone."""
 
@@ -23,6 +25,11 @@ def boot_spec(spec: ServingSpec) -> Boot:
     """What of `spec` is in the template."""
     whole: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     boot = {name: value for name, value in whole.items() if name not in LIVE}
+    if cache := boot["model"].get("cache"):
+        # How large the claim is, and when weights come onto it, is not in a pod: held to one value.
+        cache["download"] = Download.INIT_CONTAINER.value
+        if "claim" in cache:
+            cache["claim"]["size"] = ANY_SIZE
     if spec.engine.plugin.injection is PluginInjection.NONE:
         boot["tuning"] = {name: whole["tuning"][name] for name in TABLE_AT_BOOT if name in whole["tuning"]}
     return boot
