@@ -12,6 +12,7 @@ from paceline_operator import naming
 from paceline_operator.api.autoscaling import Autoscaling, ScaleDown, ScaleUp
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.kinds import OPTIONAL
+from paceline_operator.resources import leaderworkerset
 from paceline_operator.resources.inputs import Manifest
 from paceline_operator.resources.meta import child_metadata
 
@@ -74,8 +75,11 @@ def build(serving: SpeculativeServing) -> Manifest:
 
 def query(scaling: Autoscaling, namespace: str, name: str) -> str:
     """PromQL for the requests of all pods together; where none is scraped, for those that wait at the router."""
-    # Pods of a Deployment (of any track) or leaders of a LeaderWorkerSet, and of no serving whose name begins alike.
-    pods = f"{name}(-{naming.TRACK_CANARY}|-{naming.TRACK_PLAIN})?-[0-9a-z]+-[0-9a-z]{{5}}|{name}-[0-9]+"
+    # Pods of Deployments or leaders of LeaderWorkerSets, and of no serving whose name begins alike. Plain pods are not
+    # scaled: what they serve is no load of those that are.
+    canary = f"(-{naming.TRACK_CANARY})?"
+    groups = leaderworkerset.name(name, naming.TRACK_STABLE)
+    pods = f"{name}{canary}-[0-9a-z]+-[0-9a-z]{{5}}|{groups}{canary}-[0-9]+"
     of = f'{{namespace="{namespace}",pod=~"{pods}"}}'
     running = scaling.keda.query or f"sum(vllm:num_requests_running{of}) + sum(vllm:num_requests_waiting{of})"
     wake_up = scaling.keda.wake_up_query
