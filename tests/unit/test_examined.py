@@ -1,0 +1,110 @@
+"""What `paceline preflight` says of manifests: examples are accepted, all else has its reason, and no traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from paceline_operator.cli.app import app
+from paceline_operator.examined import Examined, Level, examine
+from tests.servings import MINIMAL, serving
+
+RUNNER = CliRunner()
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+
+
+def of(**spec: Any) -> Examined:
+    return examine({**MINIMAL, "spec": serving(**spec).spec.model_dump(by_alias=True, exclude_none=True, mode="json")})
+
+
+def reasons(found: Examined, level: Level) -> list[str]:
+    return [remark.reason for remark in found.remarks if remark.level is level]
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_every_example_is_accepted_and_none_weakens_its_pods(file: Path) -> None:
+    result = RUNNER.invoke(app, ["preflight", "-f", str(file), "-o", "json"])
+    assert result.exit_code == 0, result.output
+    for document in json.loads(result.output):
+        assert document["accepted"]
+        assert not [remark for remark in document["remarks"] if remark["level"] in ("refused", "weakens")]
+
+
+def test_a_refusal_names_rule_and_source_and_ends_with_1(tmp_path: Path) -> None:
+    file = tmp_path / "serving.yaml"
+    spec = {**MINIMAL["spec"], "engine": {"enforceEager": True}}
+    spec["speculation"] = {**spec["speculation"], "adaptiveVerification": "Enabled"}
+    file.write_text(yaml.safe_dump({**MINIMAL, "spec": spec}))
+    result = RUNNER.invoke(app, ["preflight", "-f", str(file)])
+    assert result.exit_code == 1
+    assert "demo (vLLM 0.32, V2 model runner): refused" in result.output
+    assert "av-graphs: spec.speculation.adaptiveVerification" in result.output
+    assert "https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/config/vllm.py" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("kind: Pod", "no document of kind"), ("{", "not YAML"), ("", "no document of kind"), ("- a", "no mapping")],
+)
+def test_a_file_without_ours_is_a_mistake(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    result = RUNNER.invoke(app, ["preflight", "-f", str(file)])
+    assert result.exit_code == 2
+    assert said in result.output
+    assert "Traceback" not in result.output
+
+
+def test_what_the_schema_refuses_is_said_field_by_field() -> None:
+    found = examine({**MINIMAL, "spec": {"model": {}, "speculation": {"method": "medusa"}}})
+    assert not found.accepted
+    texts = " ".join(remark.message for remark in found.remarks)
+    assert "spec.model.source" in texts
+    assert "spec.speculation.method" in texts
+
+
+def test_why_k_stays_is_said_once() -> None:
+    found = of(speculation={"method": "suffix", "draft": None})
+    assert found.accepted
+    assert found.ladder == (5,)
+    assert reasons(found, Level.LIMIT) == ["fixed-k"]
+    v1 = {"env": [{"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "0"}]}
+    assert reasons(of(engine=v1), Level.LIMIT) == ["schedule-drops-full-graphs"]
+    asked = of(engine=v1, tuning={"ladder": [5, 0]})
+    assert asked.ladder == (5, 0)
+    assert not any("stays" in remark.message for remark in asked.remarks)
+
+
+def test_ks_that_miss_their_graphs_are_said() -> None:
+    found = of(speculation={"maxTokens": 16}, tuning={"ladder": [16, 10, 6, 4, 3, 2, 1, 0]})
+    assert "few-graphs" in reasons(found, Level.LIMIT)
+    assert "few-graphs" not in reasons(of(speculation={"maxTokens": 16}), Level.LIMIT)
+
+
+def test_what_weakens_pods_is_said() -> None:
+    found = of(engine={"podTemplate": {"spec": {"hostNetwork": True}}})
+    assert found.accepted
+    (remark,) = [remark for remark in found.remarks if remark.level is Level.WEAKENS]
+    assert "spec.engine.podTemplate.spec.hostNetwork" in remark.message
+    assert "restricted" in remark.message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+KINDS = ("SpeculativeServing", "SpeculationExperiment", "SpeculationProfile")
+
+
+@given(st.sampled_from(KINDS), JSON, JSON)
+def test_no_document_breaks_it(kind: str, metadata: Any, spec: Any) -> None:
+    found = examine({"apiVersion": "paceline.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec})
+    assert found.remarks or found.accepted
