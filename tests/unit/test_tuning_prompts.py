@@ -149,14 +149,14 @@ def test_without_prompts_nothing_is_added() -> None:
     assert prompts.usual(found, np.arange(4), np.ones(4)) is None
     rng = np.random.default_rng(1)
     plain = cell(4, 0, 16, rng)
-    assert prompts.leveled(found, plain) is plain
+    assert prompts.leveled(found, [plain]) == [plain]
 
 
 def test_windows_compare_as_if_all_had_met_the_usual_prompts() -> None:
     found, rng = learnt(BOTH, windows=30), np.random.default_rng(7)
     rates = []
     for begun in (0, 1, 4):
-        level = prompts.leveled(found, cell(2, begun, 400, rng, noise=0.0))
+        (level,) = prompts.leveled(found, [cell(2, begun, 400, rng, noise=0.0)])
         rates.append(level.emitted / level.seconds)
         assert level.emitted / level.request_steps == pytest.approx(length(2), rel=1e-3)
     assert max(rates) / min(rates) < 1.05
@@ -217,7 +217,7 @@ def test_no_counts_break_it(rows: list[tuple[int, int, int, int, float, int]]) -
             first_tokens=min(steps, tokens),
         )
         found = correct.learn(found, {"pod": [one]}, 10.0, 10.0 * number)
-        level = prompts.leveled(found, one)
+        (level,) = prompts.leveled(found, [one])
         assert level.seconds >= 0
         assert math.isfinite(level.seconds)
         told = scores(found)

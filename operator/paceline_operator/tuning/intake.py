@@ -111,11 +111,13 @@ def compare(state: TunerState, news: News, seconds: float) -> TunerState:
     for name in news.current:
         mode = None if news.every_mode else arm.mode if arm else Verification.ALL
         window = news.windows[name]
-        force, off = _sides([prompts.leveled(state.cost, cell) for cell in window], state.table, mode)
+        force, off = _sides(prompts.leveled(state.cost, window), state.table, mode)
         for load, (tokens, spent, _, _) in force.items():
             k = state.table[load]
             if k and load in off and state.verified.trial is None:
                 to_k0 = baseline.added(to_k0, load, k, math.log(tokens / spent / off[load]))
+        if not news.off:
+            continue
         # An engine without a drafter has other prompts: only steps without any compare with its steps.
         force, _ = _sides([cell for cell in window if not cell.prompt], state.table, mode)
         for load, (tokens, spent, requests, steps) in force.items():
@@ -133,7 +135,7 @@ def compare(state: TunerState, news: News, seconds: float) -> TunerState:
 
 def verify(state: TunerState, news: News, seconds: float) -> TunerState:
     """What the windows say of adaptive verification."""
-    windows = {name: [prompts.leveled(state.cost, cell) for cell in news.windows[name]] for name in news.current}
+    windows = {name: prompts.leveled(state.cost, news.windows[name]) for name in news.current}
     noise = state.cost.noise
     return amended(state, verified=verification.learn(state.verified, windows, noise, seconds, state.now, news.turned))
 

@@ -16,6 +16,7 @@ k follows from that of the steps seen, by the tokens of a step.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +86,12 @@ def widened(cost: Cost, place: int, surprise: float) -> None:
 
 
 def mixed(cost: Cost, cells: list[CostCell], seconds: float) -> Array:
-    """By load: steps, steps with prompts, prompt tokens and tokens emitted, `seconds` older and with `cells` added."""
+    """By load: steps, steps with prompts, prompt tokens and tokens emitted, `seconds` older and with `cells` added.
+
+    Nothing is counted before the first prompt.
+    """
+    if not cost.mix.any() and not any(cell.prompt for cell in cells):
+        return cost.mix
     found: Array = cost.mix * 0.5 ** (seconds / MIX_HALF_LIFE_SECONDS)
     rows = {load: row for row, load in enumerate(cost.loads)}
     for cell in cells:
@@ -136,11 +142,15 @@ def effects(cost: Cost, place: Index, found: Usual) -> tuple[Index, Array]:
     return places, np.concatenate([found.by_offset[:, None], found.by_price[:, None] * cost.features[place]], axis=1)
 
 
-def leveled(cost: Cost, cell: CostCell) -> CostCell:
-    """`cell` as if its steps had carried the prompts that steps of its load usually carry, and no first tokens.
+def leveled(cost: Cost, window: Sequence[CostCell]) -> Sequence[CostCell]:
+    """`window` as if all its steps had carried the prompts that steps of their load usually carry, and no first tokens.
 
     What two ks gave in one window is compared so: else the one that met fewer prompts would win.
     """
+    return [_leveled(cost, cell) for cell in window] if cost.mix.any() else window
+
+
+def _leveled(cost: Cost, cell: CostCell) -> CostCell:
     if cell.load not in cost.loads or cell.k_drafted not in cost.ladder or not cell.emitted or not cell.steps:
         return cell
     load = cost.loads.index(cell.load)
