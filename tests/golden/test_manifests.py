@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline_operator import naming, resources
+from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.preflight.legality import check
-from tests.servings import DEFAULTS, TOKENS, table_of
+from tests.first_pass import children
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "manifests"
@@ -43,7 +43,8 @@ def rendered(document: dict[str, Any]) -> list[dict[str, Any]]:
     metadata = {"namespace": "default", "uid": "00000000-0000-4000-8000-000000000001", **document["metadata"]}
     serving = SpeculativeServing.model_validate({**document, "metadata": metadata})
     assert check(serving.spec) == []
-    return resources.render(serving, table_of(serving), DEFAULTS, TOKENS)
+    # ControllerRevisions repeat the templates.
+    return [manifest for manifest in children(serving) if manifest["kind"] != "ControllerRevision"]
 
 
 DOCUMENTS = documents()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,10 +13,20 @@ from pydantic import ValidationError
 
 from paceline_engine.protocol import CONTROL_PORT
 from paceline_operator import naming
+from paceline_operator.api.autoscaling import Autoscaling
 from paceline_operator.api.multinode import MultiNode
 from paceline_operator.api.routing import Gateway
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.resources import budget, httproute, inferencepool, leaderworkerset, network, pod, service
+from paceline_operator.resources import (
+    budget,
+    httproute,
+    inferencepool,
+    leaderworkerset,
+    network,
+    pod,
+    scaledobject,
+    service,
+)
 from tests.servings import DEFAULTS, TOKENS, serving, table_of
 
 GROUP: dict[str, Any] = {"tensorParallelSize": 16, "multiNode": {"nodes": 2}}
@@ -234,3 +245,22 @@ def test_any_list_of_hosts_is_taken_or_refused(hosts: list[str]) -> None:
     except ValidationError:
         return
     assert all(host.strip("*.-").isascii() and host == host.lower() for host in found.hostnames)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("demo-7d9f8b6c5-x2x4z", True),
+        ("demo-canary-7d9f8b6c5-x2x4z", True),
+        ("demo-plain-7d9f8b6c5-x2x4z", False),
+        ("demo-group-0", True),
+        ("demo-group-canary-0", True),
+        ("demo-group-plain-0", False),
+        ("demo-group-0-1", False),
+        ("demo-other-7d9f8b6c5-x2x4z", False),
+    ],
+)
+def test_keda_counts_the_requests_of_the_pods_that_it_scales(name: str, counts: bool) -> None:
+    scaling = Autoscaling.model_validate({"mode": "KEDA", "maxReplicas": 3, "keda": {"serverAddress": "http://p"}})
+    (pattern,) = set(re.findall(r'pod=~"([^"]+)"', scaledobject.query(scaling, "team-a", "demo")))
+    assert (re.fullmatch(pattern, name) is not None) is counts

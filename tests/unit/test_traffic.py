@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,19 +9,16 @@ import pytest
 from paceline_operator import naming, rolling, traffic
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.api.status import ServingStatus
 from paceline_operator.plan import Observation, key_of, not_served
 from paceline_operator.resources import hashing, revision, workload
-from paceline_operator.rollout.situation import UNKNOWN
 from tests.fakes import Object
+from tests.first_pass import NOTHING, NOW, roll
 from tests.servings import DEFAULTS, TOKENS, serving
 from tests.world import SPEC, World
 
 PLAIN = {"plain": {"replicas": 2, "weightPercent": 20}}
 GATEWAY = {"gateway": {"parentRefs": [{"name": "gate"}]}}
 GROUP: dict[str, Any] = {"tensorParallelSize": 4, "multiNode": {"nodes": 2}}
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-NOTHING = Observation(pods=(), children={}, missing_secrets={})
 
 
 def by_key(manifests: list[Object]) -> dict[tuple[str, str], Object]:
@@ -108,11 +104,6 @@ def test_stable_and_plain_templates_are_kept_apart() -> None:
     (plain,) = rolling.revisions(everything, "demo-plain", "5d0c")
     assert stable.template != plain.template
     assert roll(given, seen(everything)).decision.stable.revision == stable.name
-
-
-def roll(given: SpeculativeServing, look: Observation) -> rolling.Rolled:
-    raw = {"metadata": {"name": "demo", "namespace": "team-a", "uid": "5d0c"}}
-    return rolling.roll(given, raw, look, ServingStatus().rollout, UNKNOWN, DEFAULTS, TOKENS, NOW)
 
 
 def test_an_engine_over_several_nodes_is_a_set_and_is_looked_at_until_it_has_settled() -> None:
