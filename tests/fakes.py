@@ -13,6 +13,7 @@ from typing import Any
 
 from paceline_engine.protocol import (
     Capabilities,
+    CostCell,
     Feature,
     Gauges,
     Policy,
@@ -21,12 +22,14 @@ from paceline_engine.protocol import (
     State,
     VerificationFeature,
 )
+from paceline_engine.pull.report import Report
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.engine import EngineFailure
 from paceline_operator.clients.kube import ConflictError, InvalidError, KubeError, NotFoundError
 from paceline_operator.firsttokens import Histogram
 from paceline_operator.kinds import OPTIONAL
+from paceline_operator.rollout.page import Page
 from paceline_operator.tuning.model import Engine
 
 Object = dict[str, Any]
@@ -169,10 +172,19 @@ class FakeEngines:
         self.refuse_pushes = False
         self.max_num_seqs = 256
         self.read_metrics: list[str] = []
+        self.pages: dict[str, Page] = {}
+        """By serving URL."""
+        self.cells: dict[str, tuple[CostCell, ...]] = {}
+        """Pod -> what it did since it was asked last."""
         self.boots: dict[str, str] = {}
         """Boot id of pods that restarted."""
         self.without_drafter: set[str] = set()
+        self.pulls: dict[str, Report] = {}
+        """Control URL -> what a puller says there."""
         self._pods: dict[str, str] = {}
+
+    async def pull_report(self, control_url: str, token: str) -> Report | None:
+        return self.pulls.get(control_url)
 
     async def observe_engine(
         self, name: str, control_url: str, serving_url: str, token: str, cursor: str | None
@@ -181,7 +193,11 @@ class FakeEngines:
         self._pods[control_url] = name
         if failure := self.failures.get(name):
             return Engine(name=name, failure=failure, failure_message=f"{name} fails")
-        return Engine(name=name, state=self._state(name), samples=_at_rest(cursor, self.boots.get(name, "boot")))
+        return Engine(
+            name=name,
+            state=self._state(name),
+            samples=_since(cursor, self.boots.get(name, "boot"), self.cells.get(name, ())),
+        )
 
     def restart_engine(self, name: str) -> None:
         """Another process: nothing was pushed to it."""
@@ -191,6 +207,9 @@ class FakeEngines:
     async def first_token_times(self, serving_url: str) -> Histogram | None:
         self.read_metrics.append(serving_url)
         return None
+
+    async def requests_page(self, serving_url: str) -> Page | None:
+        return self.pages.get(serving_url)
 
     async def push(self, control_url: str, token: str, policy: Policy) -> PolicyAck | EngineFailure:
         name = self._pods[control_url]
@@ -229,7 +248,7 @@ class FakeEngines:
         )
 
 
-def _at_rest(cursor: str | None, boot: str) -> Samples:
+def _since(cursor: str | None, boot: str, cells: tuple[CostCell, ...] = ()) -> Samples:
     return Samples(
         boot_id=boot,
         cursor="next",
@@ -237,7 +256,7 @@ def _at_rest(cursor: str | None, boot: str) -> Samples:
         lost_windows=0,
         from_seconds=0.0,
         to_seconds=100.0,
-        cells=(),
+        cells=cells,
         acceptance=(),
         excluded_steps={},
         steps_by_k={},

@@ -1,0 +1,356 @@
+"""The rollout's state machine: every step, and, whatever happens in whatever order, what it never does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline_operator.api.conditions import ConditionType, Reason
+from paceline_operator.api.rollout import Rollout
+from paceline_operator.api.status_rollout import CanaryStatus, FailedRollout, Phase, RolloutStatus
+from paceline_operator.clock import rfc3339
+from paceline_operator.resources.revision import Revision
+from paceline_operator.rollout.decide import NO_ROOM_SECONDS, ROOM_RETRY_SECONDS, START_MARGIN_SECONDS, decide
+from paceline_operator.rollout.situation import (
+    UNKNOWN,
+    Ask,
+    CanaryPod,
+    Decision,
+    Judgement,
+    Situation,
+    Track,
+)
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+OLD, NEW = (Revision(f"demo-{name}", number, "1:0", {}, "", {}) for number, name in enumerate(("old", "new"), 1))
+FIELD = "speculation.maxTokens"
+GOOD = Judgement(True, Reason.CANARY_GOOD, "as good")
+BAD = Judgement(False, Reason.GOODPUT_LOST, "half as good")
+WINDOW = {"start": "14:00", "durationMinutes": 60}
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def situation(**changes: Any) -> Situation:
+    """Two pods serve with the old template, the spec asks for the new one, and nothing was done yet."""
+    given = Situation(
+        replicas=2,
+        rollout=Rollout(),
+        wanted=NEW,
+        own=False,
+        proposal="",
+        fields=(FIELD,),
+        stable=Track(OLD.name, 2, 2, settled=True),
+        canary=None,
+        pod=None,
+        judgement=UNKNOWN,
+        memory=RolloutStatus(phase=Phase.STEADY, revision=OLD.name),
+        retry="",
+        startup_seconds=1800.0,
+        now=NOW,
+    )
+    return replace(given, **changes)
+
+
+def watching(pod: CanaryPod | None = None, *, in_place: bool = False, **changes: Any) -> Situation:
+    """The canary was asked for a minute ago."""
+    canary = CanaryStatus(revision=NEW.name, started_at=rfc3339(ago(60)), in_place=in_place)
+    memory = RolloutStatus(phase=Phase.CANARY, revision=OLD.name, target=NEW.name, fields=[FIELD], canary=canary)
+    settled = Track(OLD.name, 1 if in_place else 2, 1 if in_place else 2, settled=True)
+    found: dict[str, Any] = {"stable": settled, "canary": Track(NEW.name, 1, 0, settled=False), "memory": memory}
+    return situation(pod=pod, **(found | changes))
+
+
+def condition(decision: Decision, kind: ConditionType) -> tuple[bool | None, Reason] | None:
+    found = next((verdict for verdict in decision.verdicts if verdict.type is kind), None)
+    return (found.status, found.reason) if found else None
+
+
+def ready(seconds: float) -> CanaryPod:
+    return CanaryPod(ready_since=ago(seconds))
+
+
+def test_the_first_template_is_rolled_out_as_it_is() -> None:
+    decision = decide(situation(stable=None, memory=RolloutStatus()))
+    assert (decision.stable, decision.canary, decision.frozen) == (Ask(NEW.name, 2), None, False)
+    assert decision.memory.revision == NEW.name
+
+
+def test_nothing_is_done_where_the_template_is_the_one_that_is_wanted() -> None:
+    memory = RolloutStatus(phase=Phase.STEADY, revision=NEW.name)
+    at_rest = situation(stable=Track(NEW.name, 2, 2, settled=True), fields=(), memory=memory)
+    decision = decide(at_rest)
+    assert (decision.stable, decision.canary, decision.memory, decision.after) == (Ask(NEW.name, 2), None, memory, None)
+    assert decision.events == ()
+
+
+def test_a_change_begins_with_a_canary_beside_all_pods_and_says_which_field_it_was() -> None:
+    decision = decide(situation())
+    assert (decision.stable, decision.canary) == (Ask(OLD.name, 2), Ask(NEW.name, 1))
+    assert decision.memory.canary == CanaryStatus(revision=NEW.name, started_at=rfc3339(NOW))
+    assert decision.frozen
+    assert condition(decision, ConditionType.PROGRESSING) == (True, Reason.CANARY_STARTED)
+    (event,) = decision.events
+    assert event.reason is Reason.CANARY_STARTED
+    assert FIELD in event.message
+
+
+def test_a_change_while_no_pod_serves_has_nothing_to_protect() -> None:
+    decision = decide(situation(stable=Track(OLD.name, 2, 0, settled=False)))
+    assert (decision.stable, decision.canary) == (Ask(NEW.name, 2), None)
+    assert decision.memory.phase is Phase.ROLLING
+
+
+def test_a_serving_that_is_scaled_to_zero_takes_the_new_template_at_once() -> None:
+    decision = decide(situation(replicas=0, stable=Track(OLD.name, 0, 0, settled=True)))
+    assert (decision.stable, decision.canary) == (Ask(NEW.name, 0), None)
+
+
+def test_without_canaries_pods_are_replaced_one_by_one() -> None:
+    decision = decide(situation(rollout=Rollout.model_validate({"canary": {"mode": "Disabled"}})))
+    assert (decision.stable, decision.canary) == (Ask(NEW.name, 2), None)
+    assert condition(decision, ConditionType.PROGRESSING) == (True, Reason.ROLLING_OUT)
+
+
+def test_a_canary_that_finds_no_room_for_a_minute_takes_the_place_of_another_pod() -> None:
+    early = decide(watching(CanaryPod(unschedulable_since=ago(NO_ROOM_SECONDS - 1))))
+    assert early.stable == Ask(OLD.name, 2)
+    late = decide(watching(CanaryPod(unschedulable_since=ago(NO_ROOM_SECONDS))))
+    assert (late.stable, late.canary) == (Ask(OLD.name, 1), Ask(NEW.name, 1))
+    assert late.memory.canary is not None
+    assert late.memory.canary.in_place
+
+
+def test_the_only_pod_is_replaced_in_its_place_for_a_user_and_the_downtime_is_announced() -> None:
+    one = Track(OLD.name, 1, 1, settled=True)
+    decision = decide(watching(CanaryPod(unschedulable_since=ago(NO_ROOM_SECONDS)), replicas=1, stable=one))
+    assert (decision.stable, decision.canary) == (Ask(NEW.name, 1), None)
+    told = next(v for v in decision.verdicts if v.type is ConditionType.PROGRESSING)
+    assert "nothing is served until" in told.message
+    assert FIELD in told.message
+
+
+@pytest.mark.parametrize(("own", "require"), [(True, False), (False, True)])
+def test_the_only_pod_is_not_replaced_for_a_proposal_nor_where_a_canary_is_required(own: bool, require: bool) -> None:
+    one, rollout = Track(OLD.name, 1, 1, settled=True), Rollout(require_canary=require)
+    pod = CanaryPod(unschedulable_since=ago(NO_ROOM_SECONDS))
+    first = decide(watching(pod, replicas=1, stable=one, own=own, rollout=rollout))
+    assert (first.stable, first.canary) == (Ask(OLD.name, 1), None)
+    assert condition(first, ConditionType.ROLLOUT_BLOCKED) == (True, Reason.NO_CAPACITY)
+    again = situation(replicas=1, stable=one, own=own, rollout=rollout, memory=first.memory)
+    assert decide(again).canary is None
+    assert decide(again).after == ROOM_RETRY_SECONDS
+    later = decide(replace(again, now=NOW + timedelta(seconds=ROOM_RETRY_SECONDS)))
+    assert later.canary == Ask(NEW.name, 1), "room is looked for again"
+
+
+def test_a_good_canary_is_promoted_once_it_was_watched_and_serves_on_until_the_others_have_followed() -> None:
+    assert decide(watching(ready(119), judgement=GOOD)).memory.phase is Phase.CANARY
+    promoted = decide(watching(ready(120), judgement=GOOD))
+    assert (promoted.stable, promoted.canary) == (Ask(NEW.name, 2), Ask(NEW.name, 1))
+    assert promoted.events[0].reason is Reason.CANARY_PROMOTED
+    assert promoted.frozen
+    following = replace(
+        watching(ready(130)), stable=Track(NEW.name, 2, 1, settled=False), fields=(), memory=promoted.memory
+    )
+    assert decide(following).canary == Ask(NEW.name, 1)
+    assert decide(following).memory.phase is Phase.PROMOTING
+    done = decide(replace(following, stable=Track(NEW.name, 2, 2, settled=True)))
+    assert (done.stable, done.canary, done.frozen) == (Ask(NEW.name, 2), None, False)
+    assert done.memory.fields == [FIELD], "what caused the last rollout stays said"
+
+
+def test_a_canary_in_place_is_one_of_the_replicas_until_it_goes() -> None:
+    promoted = decide(watching(ready(120), in_place=True, judgement=GOOD))
+    assert (promoted.stable, promoted.canary) == (Ask(NEW.name, 1), Ask(NEW.name, 1))
+    done = decide(watching(ready(130), fields=(), stable=Track(NEW.name, 1, 1, settled=True), memory=promoted.memory))
+    assert (done.stable, done.canary) == (Ask(NEW.name, 2), None)
+
+
+@pytest.mark.parametrize("pod", [ready(0), ready(3600)])
+def test_a_bad_canary_is_remembered_first_and_taken_back_in_the_next_pass(pod: CanaryPod) -> None:
+    found = decide(watching(pod, judgement=BAD))
+    assert (found.stable, found.canary) == (Ask(OLD.name, 2), Ask(NEW.name, 1)), "not before status has it"
+    assert [(one.revision, one.fields, one.reason) for one in found.memory.failed] == [
+        (NEW.name, [FIELD], "GoodputLost")
+    ]
+    assert condition(found, ConditionType.ROLLED_BACK) == (True, Reason.GOODPUT_LOST)
+    told = next(v for v in found.verdicts if v.type is ConditionType.ROLLED_BACK)
+    assert FIELD in told.message
+    assert found.events[0].reason is Reason.GOODPUT_LOST
+    taken = decide(watching(pod, judgement=BAD, memory=found.memory))
+    assert (taken.stable, taken.canary, taken.events) == (Ask(OLD.name, 2), None, ())
+    assert condition(taken, ConditionType.ROLLED_BACK) == (True, Reason.GOODPUT_LOST)
+    assert not taken.frozen
+
+
+def test_a_canary_that_crashed_is_bad_whatever_its_requests_say() -> None:
+    decision = decide(
+        watching(CanaryPod(ready_since=ago(300), crash="engine ended: Error, exit code 1"), judgement=GOOD)
+    )
+    assert condition(decision, ConditionType.ROLLED_BACK) == (True, Reason.CRASH_LOOP)
+
+
+def test_a_canary_that_is_never_ready_is_bad() -> None:
+    started = CanaryStatus(revision=NEW.name, started_at=rfc3339(ago(1800 + START_MARGIN_SECONDS)))
+    memory = RolloutStatus(phase=Phase.CANARY, target=NEW.name, canary=started)
+    assert condition(decide(watching(CanaryPod(), memory=memory)), ConditionType.ROLLED_BACK) == (
+        True,
+        Reason.CANARY_NOT_READY,
+    )
+
+
+def test_a_canary_that_too_little_is_known_of_waits_until_its_deadline() -> None:
+    waiting = decide(watching(ready(1799)))
+    assert waiting.memory.phase is Phase.CANARY
+    mine = decide(watching(ready(1800)))
+    assert (mine.stable, mine.memory.phase) == (Ask(NEW.name, 2), Phase.PROMOTING)
+    assert mine.events[0].reason is Reason.CANARY_UNJUDGED
+    own = decide(watching(ready(1800), own=True))
+    assert condition(own, ConditionType.ROLLED_BACK) == (True, Reason.CANARY_UNJUDGED)
+
+
+def test_a_canary_that_serves_alone_is_promoted_at_once() -> None:
+    assert decide(watching(ready(1), stable=Track(OLD.name, 2, 0, settled=False))).stable == Ask(NEW.name, 2)
+
+
+def test_what_failed_is_tried_again_only_after_a_retry_or_another_spec() -> None:
+    failed = FailedRollout(revision=NEW.name, fields=[FIELD], reason="GoodputLost", message="half", at=rfc3339(NOW))
+    memory = RolloutStatus(phase=Phase.ROLLED_BACK, target=NEW.name, failed=[failed])
+    assert decide(situation(memory=memory)).canary is None
+    retried = decide(situation(memory=memory, retry="please"))
+    assert retried.canary == Ask(NEW.name, 1)
+    assert (retried.memory.failed, retried.memory.retried) == ([], "please")
+    other = replace(NEW, name="demo-other")
+    assert decide(situation(memory=memory, wanted=other)).canary == Ask("demo-other", 1)
+
+
+def test_a_spec_that_went_back_takes_the_canary_away_and_nothing_else() -> None:
+    decision = decide(watching(ready(10), wanted=OLD, fields=()))
+    assert (decision.stable, decision.canary, decision.memory.phase) == (Ask(OLD.name, 2), None, Phase.STEADY)
+    assert condition(decision, ConditionType.ROLLED_BACK) == (False, Reason.SETTLED)
+
+
+def test_a_spec_that_changed_again_waits_for_the_earlier_canary_to_go() -> None:
+    third = replace(NEW, name="demo-third")
+    first = decide(watching(ready(10), wanted=third))
+    assert first.canary is None
+    still = situation(wanted=third, pod=ready(10), memory=first.memory)
+    assert decide(still).canary is None
+    assert decide(replace(still, pod=None)).canary == Ask("demo-third", 1)
+
+
+def test_a_process_that_was_killed_before_it_wrote_status_begins_to_watch_anew() -> None:
+    decision = decide(watching(ready(1000), judgement=GOOD, memory=RolloutStatus(phase=Phase.STEADY)))
+    assert (decision.canary, decision.memory.phase) == (Ask(NEW.name, 1), Phase.CANARY)
+
+
+def test_a_proposal_waits_for_window_and_budget_and_a_user_for_neither() -> None:
+    windows = Rollout.model_validate({"maintenanceWindows": [WINDOW]})
+    blocked = decide(situation(own=True, rollout=windows))
+    assert condition(blocked, ConditionType.ROLLOUT_BLOCKED) == (True, Reason.OUTSIDE_WINDOW)
+    assert (blocked.canary, blocked.after) == (None, 7200.0)
+    assert decide(situation(own=True, rollout=windows, now=NOW + timedelta(hours=2))).canary is not None
+    assert decide(situation(rollout=windows)).canary is not None
+    waiting = decide(situation(rollout=windows.model_copy(update={"windows_for_user_changes": True})))
+    assert condition(waiting, ConditionType.ROLLOUT_BLOCKED) == (True, Reason.OUTSIDE_WINDOW)
+    spent = RolloutStatus(restarts=[rfc3339(ago(hours * 3600)) for hours in (1, 2, 3)])
+    assert condition(decide(situation(own=True, memory=spent)), ConditionType.ROLLOUT_BLOCKED) == (
+        True,
+        Reason.BUDGET_SPENT,
+    )
+    assert decide(situation(memory=spent)).canary is not None
+    started = decide(situation(own=True, memory=spent.model_copy(update={"restarts": spent.restarts[1:]})))
+    assert started.memory.restarts[0] == rfc3339(NOW)
+    own = decide(situation(own=True, rollout=Rollout.model_validate({"canary": {"mode": "Disabled"}})))
+    assert condition(own, ConditionType.ROLLOUT_BLOCKED) == (True, Reason.CANARY_DISABLED)
+
+
+PODS = st.none() | st.builds(
+    CanaryPod,
+    ready_since=st.none() | st.integers(0, 4000).map(ago),
+    unschedulable_since=st.none() | st.integers(0, 4000).map(ago),
+    crash=st.sampled_from(["", "engine ended"]),
+)
+JUDGEMENTS = st.sampled_from([UNKNOWN, GOOD, BAD])
+
+
+class Cluster:
+    """As much of a cluster as the state machine can tell apart; nothing is remembered but what status has."""
+
+    def __init__(self, replicas: int, own: bool) -> None:
+        self.s = situation(replicas=replicas, own=own, stable=Track(OLD.name, replicas, replicas, settled=True))
+
+    def step(self, pod: CanaryPod | None, judgement: Judgement, written: bool, seconds: int, back: bool) -> Decision:
+        s = self.s
+        at = s.now + timedelta(seconds=seconds)
+        wanted = OLD if back else NEW
+        there = s.stable.revision if s.stable else ""
+        s = replace(
+            s,
+            now=at,
+            wanted=wanted,
+            fields=() if there == wanted.name else (FIELD,),
+            pod=pod if s.canary else None,
+            judgement=judgement if s.canary else UNKNOWN,
+        )
+        decision = decide(s)
+        moved = s.stable is not None and decision.stable.revision != s.stable.revision
+        stable = Track(decision.stable.revision, decision.stable.replicas, decision.stable.replicas, settled=not moved)
+        canary = (
+            Track(decision.canary.revision, 1, int(bool(pod and pod.ready_since)), True) if decision.canary else None
+        )
+        self.s = replace(s, stable=stable, canary=canary, memory=decision.memory if written else s.memory)
+        return decision
+
+
+@given(
+    replicas=st.integers(1, 4),
+    own=st.booleans(),
+    steps=st.lists(st.tuples(PODS, JUDGEMENTS, st.booleans(), st.integers(0, 2000), st.booleans()), max_size=25),
+)
+def test_whatever_happens_pods_are_never_lost_nor_given_what_failed(
+    replicas: int, own: bool, steps: list[tuple[CanaryPod | None, Judgement, bool, int, bool]]
+) -> None:
+    """`written` False: the process was killed between its writes to children and that to status."""
+    cluster = Cluster(replicas, own)
+    for pod, judgement, written, seconds, back in steps:
+        before = cluster.s
+        decision = cluster.step(pod, judgement, written, seconds, back)
+        canary = decision.canary.replicas if decision.canary else 0
+        assert decision.stable.replicas + canary >= replicas
+        assert decision.stable.replicas >= replicas - 1
+        assert canary <= 1
+        assert decision.stable.revision in (before.stable.revision if before.stable else "", cluster.s.wanted.name)
+        failed = {one.revision for one in before.memory.failed}
+        if decision.stable.revision in failed and before.stable:
+            assert before.stable.revision == decision.stable.revision, "what failed is not rolled out"
+        if (
+            own
+            and before.stable
+            and decision.stable.revision != before.stable.revision
+            and decision.stable.revision == NEW.name
+        ):
+            assert before.judgement.good is True, "no proposal is promoted without a good canary"
+        again = decide(cluster.s)
+        if (
+            decision.memory.phase in (Phase.STEADY, Phase.BLOCKED, Phase.ROLLED_BACK)
+            and written
+            and decision.after is None
+        ):
+            assert (again.memory, again.events) == (decision.memory, ()), "at rest a second look changes nothing"
+
+
+@given(PODS, JUDGEMENTS, st.booleans(), st.booleans())
+def test_a_decision_is_a_function_of_what_it_is_given(
+    pod: CanaryPod | None, judgement: Judgement, own: bool, in_place: bool
+) -> None:
+    s = watching(pod, in_place=in_place, judgement=judgement, own=own)
+    assert decide(s) == decide(s)
