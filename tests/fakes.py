@@ -23,6 +23,7 @@ from paceline_engine.protocol import (
     VerificationFeature,
 )
 from paceline_engine.pull.report import Report
+from paceline_engine.pull.report import Report
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.engine import EngineFailure
@@ -181,7 +182,12 @@ class FakeEngines:
         self.without_drafter: set[str] = set()
         self.pulls: dict[str, Report] = {}
         """Control URL -> what a puller says there."""
+        self.pulls: dict[str, Report] = {}
+        """Control URL -> what a puller says there."""
         self._pods: dict[str, str] = {}
+
+    async def pull_report(self, control_url: str, token: str) -> Report | None:
+        return self.pulls.get(control_url)
 
     async def pull_report(self, control_url: str, token: str) -> Report | None:
         return self.pulls.get(control_url)

@@ -64,7 +64,7 @@ def _cache(asked: Asked) -> Extra:
     return Extra(manifests, [found.verdict], fields={"model_cache": found.status}, after=found.after)
 
 
-BUILDERS: tuple[Callable[[Asked], Extra], ...] = (_routing,)
+BUILDERS: tuple[Callable[[Asked], Extra], ...] = (_routing, _cache)
 
 
 def gather(asked: Asked) -> Extra:
