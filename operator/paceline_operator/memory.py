@@ -14,8 +14,10 @@ from paceline_operator.effective.fleet import Known
 from paceline_operator.events import Recorder
 from paceline_operator.firsttokens import FirstTokens
 from paceline_operator.plan import Applied, ChildKey
+from paceline_operator.proposing import Plain
 from paceline_operator.rollout.evidence import Watch
 from paceline_operator.rollout.proposal import Proposal
+from paceline_operator.scaling.motion import Motion
 from paceline_operator.scaling.replicas import Past
 from paceline_operator.sightings import Sighting
 from paceline_operator.tuning.model import Memory
@@ -49,6 +51,8 @@ class Remembered:
     scaling: Past = field(default_factory=Past)
     """What replicas are decided by."""
     scaling_told_at: float = 0.0
+    motion: Motion = field(default_factory=Motion)
+    """Pods that come and go by scaling."""
     unsaved: ServingStatus | None = None
     """Status that could not be written: the decisions in it must not be lost."""
     in_force: SpeculativeServing | None = None
@@ -61,4 +65,6 @@ class Remembered:
     """What was seen of a canary and of the pods beside it."""
     proposals: tuple[Proposal, ...] = ()
     """What a restart would bring, as found last."""
+    plain: Mapping[int, Plain] = field(default_factory=dict)
+    """Load bucket -> what engines without a drafter take there."""
     recorder: Recorder = field(default_factory=Recorder)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator import act, events, extras, naming, observe, resources, rolling, tokens, verdicts
+from paceline_operator import act, events, extras, naming, observe, proposing, resources, rolling, tokens, verdicts
 from paceline_operator.acceptance import accept
 from paceline_operator.api.conditions import ConditionType, Reason
-from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.api.status_rollout import Phase
 from paceline_operator.clients.engine import EngineClient
@@ -23,7 +23,7 @@ from paceline_operator.hold import hold
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import ChildKey, ChildPlan, Observation, key_of, plan_children, why_withheld
 from paceline_operator.resources import Defaults, workload
-from paceline_operator.retune import retune
+from paceline_operator.retune import Retuned, retune
 from paceline_operator.rollout.accept import accept as accept_proposals
 from paceline_operator.rollout.canary import judge
 from paceline_operator.rollout.evidence import Watch
@@ -199,6 +199,7 @@ class ServingPass:
             tuned = await hold(hands.engines, hands.clock, memory, settings, targets, pods, canaries, target)
         else:
             tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, pods)
+            self._propose(draft, (memory.in_force or serving).spec, look, tuned)
         if secret and tuned.engines:
             await tokens.answer_refusals(hands.kube, memory, secret, targets, tuned.engines, report)
             await tokens.forget_previous(hands.kube, memory, secret, ring, targets, len(pods), report)
@@ -209,6 +210,17 @@ class ServingPass:
         due = None if memory.look_at is None else max(0.0, memory.look_at - hands.clock.monotonic())
         soon = SOON_SECONDS if plan and plan.waits else None
         return min((each for each in (soon, due, tuned.after) if each is not None), default=None)
+
+    def _propose(self, draft: Draft, spec: ServingSpec, look: Observation, tuned: Retuned) -> None:
+        """What a restart would bring, in status and for the next look at children."""
+        if tuned.step is None:
+            return
+        memory, previous = self._memory, draft.previous.model_copy(update=tuned.fields)
+        memory.plain = proposing.gathered(memory.plain, tuned.engines)
+        memory.proposals, fields = proposing.look(
+            spec, tuned.step, tuned.engines, look.pods, previous, memory.plain, None, self._hands.clock.now()
+        )
+        draft.fields |= fields
 
     def _workload(
         self, raw: Object, serving: SpeculativeServing | None, accepted: Verdict, look: Observation, draft: Draft

@@ -1,5 +1,5 @@
-"""What status tells of a pass over engines: the tuner's own words, and those about verification, proposals and
-whether speculation is in effect. Pure.
+"""What status tells of a pass over engines: the tuner's own words, and those about verification and whether
+speculation is in effect. Pure.
 
 Measured numbers change with those of the table: with a decision or once a minute, and by more than a little.
 """
@@ -14,7 +14,6 @@ from paceline_operator.api.conditions import ConditionType
 from paceline_operator.api.status import (
     Cell,
     ExplorationStatus,
-    ProposalStatus,
     ServingStatus,
     VerificationMode,
     VerificationRow,
@@ -28,7 +27,7 @@ from paceline_operator.tuning.model import Engine, Exploration, Step, Verificati
 from paceline_operator.tuning.state import TunerState
 from paceline_operator.verdicts import Verdict
 
-MAX_ROWS, MAX_PROPOSALS, SHOWN = 64, 8, 3
+MAX_ROWS, SHOWN = 64, 3
 
 
 def status(
@@ -69,7 +68,7 @@ def _more(step: Step, engines: Sequence[Engine], previous: ServingStatus) -> dic
     state = step.memory.state
     published = state.published if isinstance(state, TunerState) else None
     fresh = published is not None and isinstance(state, TunerState) and published.at == state.now and not step.holding
-    told: dict[str, Any] = {"proposals": _proposals(step, previous)} if not step.holding else {}
+    told: dict[str, Any] = {}
     measured = previous.verification.measured if previous.verification else []
     if published is not None and fresh:
         ratio = whole(1000 * published.ratio_to_no_drafter.value) if published.ratio_to_no_drafter else None
@@ -146,10 +145,3 @@ def _exploration(found: Exploration, previous: ExplorationStatus | None) -> Expl
         (new.tokens_lost, previous.tokens_lost),
     )
     return new if any(moved(*pair) for pair in pairs) else previous
-
-
-def _proposals(step: Step, previous: ServingStatus) -> list[ProposalStatus]:
-    """Each as it was said first: its numbers go on changing."""
-    said = {one.reason: one for one in previous.proposals}
-    news = [ProposalStatus(reason=one.reason.value, message=one.message) for one in step.proposals[:MAX_PROPOSALS]]
-    return [said.get(one.reason, one) for one in news]

@@ -25,7 +25,6 @@ from paceline_operator.effective import seen as counts
 from paceline_operator.effective.declared import Declared, last_words, of_arguments, of_pod
 from paceline_operator.effective.fleet import GRAVEST, Known, Outcome, Pod, look
 from paceline_operator.effective.seen import Seen
-from paceline_operator.preflight.legality import check
 from paceline_operator.resources import argv
 from tests.servings import serving, table_of
 from tests.unit.engine_answers import SAMPLES, STATE
@@ -269,7 +268,6 @@ def test_the_command_line_of_every_serving_is_read_as_it_was_asked() -> None:
     assert not found.verification
     assert of_arguments(argv.build(asked, table, drafter=False)) == Declared(full_graphs=True)
     av = serving(speculation={"adaptiveVerification": "Enabled"})
-    assert not check(av.spec)
     declared = of_arguments(argv.build(av, table_of(av)))
     assert declared is not None
     assert declared.verification

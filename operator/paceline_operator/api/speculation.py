@@ -99,6 +99,10 @@ class AdaptiveVerification(StrEnum):
 class Speculation(ApiModel):
     """How drafts are made, and how many at most."""
 
+    enabled: bool = Field(
+        default=True,
+        description="False: engines boot without a drafter (tier Off). That is not k=0, which keeps the drafter.",
+    )
     method: Method = Field(description="Drafting method, by vLLM's name.")
     draft: Draft | None = Field(default=None, description="Draft model, for the methods that have one.")
     max_tokens: int = Field(

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from paceline_operator.api.base import ApiModel, Timestamp
 from paceline_operator.api.conditions import Conditions
+from paceline_operator.api.status_boots import BootField, BootRecord
 from paceline_operator.api.status_cache import ModelCacheStatus
 from paceline_operator.api.status_rollout import RolloutStatus
 from paceline_operator.api.status_scaling import ScalingStatus
@@ -122,8 +123,14 @@ class ExplorationStatus(ApiModel):
 class ProposalStatus(ApiModel):
     """Something that only a restart or a person can do."""
 
-    reason: str = Field(description="NoDrafter, TtftLimit.")
-    message: str = Field(description="The numbers for it, as they were when it came up.")
+    reason: str = Field(description="NoDrafter, DrafterPays, MaxTokens, TtftLimit, ... as in events.")
+    message: str = Field(description="The numbers for it, as they were when it came up, and what a restart costs.")
+    changes: list[BootField] = Field(default_factory=list, max_length=16, description="Fields of spec to change.")
+    gain_permille: int | None = Field(default=None, description="Expected gain in goodput, x1000; absent: not known.")
+    gain_low_permille: int | None = Field(default=None, description="Lower end of its interval, x1000.")
+    gain_high_permille: int | None = Field(default=None, description="Upper end of its interval, x1000.")
+    restart_seconds: int | None = Field(default=None, description="That one pod does not serve, as observed.")
+    tokens_at_risk: int | None = Field(default=None, description="Tokens that the serving gives in that time.")
 
 
 class DecisionRecord(ApiModel):
@@ -191,6 +198,9 @@ class ServingStatus(ApiModel):
     )
     proposals: list[ProposalStatus] = Field(
         default_factory=list, max_length=8, description="What a restart or a person could do."
+    )
+    boots: list[BootRecord] = Field(
+        default_factory=list, max_length=4, description="How speculation was booted, the one in force first."
     )
     buckets: list[BucketStatus] = Field(default_factory=list, max_length=24, description="What is known, by load.")
     decisions: list[DecisionRecord] = Field(default_factory=list, max_length=20, description="Newest first.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline_engine.protocol import CONTROL_PORT
 from paceline_operator import naming
-from paceline_operator.api.engine import Device, Engine, PluginInjection
+from paceline_operator.api.engine import DEV_MODE, Device, Engine, PluginInjection
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.resources import argv, cache, environment, secret
 from paceline_operator.resources.inputs import Defaults, Tokens
@@ -41,6 +41,7 @@ def build(
     `labels` join those of every pod (its track); like the selector's they stay whatever podTemplate says.
     """
     name, engine = serving.metadata.name, serving.spec.engine
+    drafter = drafter and serving.spec.speculation.enabled
     volumes = _volumes(serving, tokens, drafter=drafter)
     executable, *arguments = argv.build(serving, boot_table, drafter=drafter)
     spec: dict[str, Any] = {
@@ -72,8 +73,12 @@ def build(
         spec["initContainers"] = [*before, *([puller] if puller else [])]
     template = {"metadata": {"labels": naming.labels(name)}, "spec": spec}
     overridden = merge(template, engine.pod_template or {})
+    # Whatever podTemplate says, and whatever variables an envFrom of its brings.
     fixed = naming.selector(name) | dict(labels or {})
-    pinned: dict[str, Any] = merge(overridden, {"metadata": {"labels": fixed}})
+    engine_container = {"name": CONTAINER, "env": [{"name": DEV_MODE, "value": "0"}]}
+    pinned: dict[str, Any] = merge(
+        overridden, {"metadata": {"labels": fixed}, "spec": {"containers": [engine_container]}}
+    )
     return pinned
 
 

@@ -29,6 +29,9 @@ class Proposal:
     """Tokens that the serving would give in that time: traffic times `restart_seconds`, times its pods."""
     evidence: str
     """The numbers, for people; one line."""
+    gain: float | None = None
+    gain_high: float | None = None
+    """The expected gain and the upper end of its interval; None: it was not measured, and `gain_low` is 0."""
 
     @property
     def key(self) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from paceline_engine.protocol import CostCell, State
 from paceline_operator.tuning.baseline import Running, added, bounds
+from paceline_operator.tuning.model import Interval
 from paceline_operator.tuning.timing import robust_mean
 
 HISTORY_HALF_LIFE_SECONDS = 3600.0
@@ -67,17 +68,17 @@ def aged(past: History, decoded: Mapping[int, float], table: tuple[int, ...], se
     return replace(past, seconds=total, off_seconds=past.off_seconds * keep + off)
 
 
-def better_without(running: Mapping[int, Running], history: History) -> tuple[float, float] | None:
-    """Mean ratio to an engine without a drafter and the upper end of its interval, over the loads of the last hours,
-    where that end is below 1 and those loads are known; None otherwise."""
+def better_without(running: Mapping[int, Running], history: History) -> Interval | None:
+    """Mean ratio to an engine without a drafter, over the loads of the last hours, where the interval's upper end is
+    below 1 and those loads are known; None otherwise."""
     total = sum(history.seconds.values())
     known = {load: found for load, one in running.items() if load in history.seconds and (found := bounds(one))}
     covered = sum(history.seconds[load] for load in known)
     if total < PROPOSE_SECONDS or covered < PROPOSE_SHARE * total:
         return None
     mean = sum(history.seconds[load] * found[0] for load, found in known.items()) / covered
-    upper = mean + sum(history.seconds[load] * found[1] for load, found in known.items()) / covered
-    return (math.exp(mean), math.exp(upper)) if upper < 0 else None
+    half = sum(history.seconds[load] * found[1] for load, found in known.items()) / covered
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half)) if mean + half < 0 else None
 
 
 def off_for_long(history: History) -> bool:

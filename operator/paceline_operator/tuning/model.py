@@ -163,11 +163,16 @@ class VerificationView:
 
 
 @dataclass(frozen=True)
-class Proposal:
-    """Something that only a restart or a person can do, with the numbers for it."""
+class Restarts:
+    """What the tuner knows of what only a restart or a person can do."""
 
-    reason: Reason
-    message: str
+    without_drafter: Interval | None = None
+    """Goodput in force over that of an engine without a drafter over the last hours, where the interval's upper end is
+    below 1 and nearly all of their decode time is covered."""
+    off_for_long: bool = False
+    """k was 0 for nearly all decode time of the last hours."""
+    ttft_lowered: int | None = None
+    """Steps of the ladder by which k is lowered while the time to first token exceeds its limit all the same."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +237,6 @@ class Step:
     exploration: Exploration = field(default_factory=Exploration)
     contexts: Mapping[int, float] = field(default_factory=dict)
     """Context bucket -> share of decode time lately; costs shown are for this mix."""
-    proposals: tuple[Proposal, ...] = ()
+    restarts: Restarts = field(default_factory=Restarts)
     errors: tuple[str, ...] = ()
     """Links of the pass that failed and were left out: bugs, to be logged and counted. Everything else went on."""

@@ -17,7 +17,7 @@ from paceline_operator.tuning.model import (
     Exploration,
     Interval,
     Memory,
-    Proposal,
+    Restarts,
     Settings,
     Step,
     VerificationView,
@@ -75,7 +75,7 @@ def step(
         verifications=_verifications(state),
         exploration=_exploration(state),
         contexts=dict(zip(CONTEXT_EDGES, cost.contexts(state.cost).tolist(), strict=True)),
-        proposals=_proposals(settings, state),
+        restarts=_restarts(settings, state),
         errors=found.errors,
         generations={name: one.generation for name, one in states.items()},
         k_by_engine={name: one.table[at] for name, one in states.items() if at is not None and at < len(one.table)},
@@ -133,34 +133,11 @@ def _exploration(state: TunerState) -> Exploration:
     )
 
 
-def _proposals(settings: Settings, state: TunerState) -> tuple[Proposal, ...]:
-    """What only a restart or a person can do."""
-    found = []
-    if better := holdout.better_without(state.baseline.to_no_drafter, state.history):
-        found.append(
-            Proposal(
-                Reason.NO_DRAFTER,
-                f"restart without a drafter: over the last hours this serving gave {better[0]:.3f} of an "
-                f"engine without one at the same loads, at most {better[1]:.3f} (ratioToNoDrafter); the drafter's "
-                "memory becomes KV cache",
-            )
-        )
-    elif settings.mode is TuningMode.AUTO and holdout.off_for_long(state.history):
-        found.append(
-            Proposal(
-                Reason.NO_DRAFTER,
-                "restart without a drafter: k was 0 for nearly all decode time of the last hours, and k=0 still pays a "
-                "draft pass and holds the drafter's memory; what a restart gives is not measured (ratioToNoDrafter is "
-                "unknown without a hold-out replica, an experiment or a profile)",
-            )
-        )
+def _restarts(settings: Settings, state: TunerState) -> Restarts:
     since = state.ttft.stuck_since
-    if since is not None and state.now - since >= guard.STUCK_SECONDS:
-        found.append(
-            Proposal(
-                Reason.TTFT_LIMIT,
-                f"add replicas: the time to first token still exceeds its limit with k lowered by "
-                f"{state.ttft.lowered} steps of the ladder",
-            )
-        )
-    return tuple(found)
+    stuck = since is not None and state.now - since >= guard.STUCK_SECONDS
+    return Restarts(
+        without_drafter=holdout.better_without(state.baseline.to_no_drafter, state.history),
+        off_for_long=settings.mode is TuningMode.AUTO and holdout.off_for_long(state.history),
+        ttft_lowered=state.ttft.lowered if stuck else None,
+    )
