@@ -13,18 +13,16 @@ from completion to completion.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate, repeat
-from operator import sub
 from time import perf_counter
 from typing import Any
 
+from paceline_engine.census import Census, fates
 from paceline_engine.digest import FEW_RECORDS, MAX_RECORDS, PREFILL, Digest, Regime
 from paceline_engine.policy import LivePolicy, Phase
 from paceline_engine.protocol import MAX_K
 from paceline_engine.samples import STALL_FACTOR
-from paceline_engine.windows import positions
 
 CONTEXT_STEPS = 16
 """Steps between two looks at every request's context: it grows by a few tokens a step, buckets are thousands wide."""
@@ -39,6 +37,7 @@ class StepHooks:
         "__dict__",
         "_boundary",
         "_calm",
+        "_census",
         "_clock",
         "_context_due",
         "_counted",
@@ -51,7 +50,6 @@ class StepHooks:
         "_now",
         "_on_failure",
         "_plan",
-        "_prefilling",
         "_records",
         "_regime",
         "_requests",
@@ -109,8 +107,7 @@ class StepHooks:
         self._fates: tuple[Sequence[int], Sequence[int]] | None = None
         self._running = self._requests = 0
         """Requests running, and all there are, before the tokens of a step are applied."""
-        self._prefilling: set[str] = set()
-        """Requests seen with prompt tokens left to compute: the only ones that a step can schedule without sampling."""
+        self._census = Census()
 
     def begin(self) -> None:
         """Before the scheduler schedules; not needed while a step is in flight."""
@@ -162,7 +159,7 @@ class StepHooks:
             self._running = len(scheduler.running)
             self._requests = len(scheduler.requests)
             if not self._counted and result is not None:
-                self._fates = _fates(scheduler, output, result) if output.num_scheduled_tokens else None
+                self._fates = fates(scheduler, output, result) if output.num_scheduled_tokens else None
         except Exception as error:
             self._fail(scheduler, error)
 
@@ -228,7 +225,7 @@ class StepHooks:
     def _scheduled(self, scheduler: Any, output: Any) -> None:
         """The long way: any step."""
         policy = self.policy
-        sampling, decoding, prompt_tokens = self._census(scheduler, output)
+        sampling, decoding, prompt_tokens = self._census.count(scheduler, output)
         k, phase = output.num_spec_tokens_to_schedule, Phase.TABLE
         if sampling and self._live:
             self._plan = policy.plan
@@ -265,40 +262,12 @@ class StepHooks:
         facts = (k, phase, k_before, policy.verification, excluded)
         if facts != (regime.k, regime.phase, regime.k_before, regime.verification, regime.excluded):
             self._regime = regime = Regime(*facts)
-        steady = self._live and not excluded and self._ks.count(k) == len(self._ks) and not self._prefilling
+        steady = self._live and not excluded and self._ks.count(k) == len(self._ks) and not self._census.prefilling
         self._calm = policy.calm_steps if steady else 0
         started = None if self.in_flight else self._started
         self.in_flight.append((output, regime, sampling, decoding, tokens, prompt_tokens, contexts, started))
         self._idle = False
         self._digest.recorder.prompt_tokens += prompt_tokens
-
-    def _census(self, scheduler: Any, output: Any) -> tuple[int, int, int]:
-        """(requests that will sample, those of them that had a token before, prompt tokens) of a step.
-
-        Only requests that are new, resumed or known to be in their prompt are looked at: decoding ones cost nothing.
-        """
-        scheduled = output.num_scheduled_tokens
-        sampling = decoding = len(scheduled)
-        prompt_tokens = 0
-        resumed = output.scheduled_cached_reqs.resumed_req_ids
-        if not (self._prefilling or output.scheduled_new_reqs or resumed):
-            return sampling, decoding, prompt_tokens
-        still = set()
-        for req_id in self._prefilling.union(resumed, (new.req_id for new in output.scheduled_new_reqs)):
-            request = scheduler.requests.get(req_id)
-            if request is None:
-                continue
-            tokens = scheduled.get(req_id)
-            if tokens is None:
-                still.add(req_id)
-                continue
-            prompt_tokens += tokens
-            decoding -= 1
-            if request.num_computed_tokens + tokens < request.num_tokens + request.num_output_placeholders:
-                still.add(req_id)
-                sampling -= 1
-        self._prefilling = still
-        return sampling, decoding, prompt_tokens
 
     def _overtaken(self, output: Any) -> tuple[Any, ...]:
         """A completed step that is not the oldest in flight: the completion of those before it never came."""
@@ -325,28 +294,3 @@ class StepHooks:
         elif regime.probing and not mixed:
             regime.shortest = min(regime.shortest, seconds)
         return regime.changed() if changed else regime
-
-
-def _fates(scheduler: Any, output: Any, result: Any) -> tuple[Sequence[int], Sequence[int]]:
-    """Draft tokens (verified, accepted) by position, counted as the engine would: aborted requests are not looked at.
-
-    With --disable-log-stats, the one place that looks at every request of a decoding step, so the loops are in C.
-    """
-    drafts, sampled, alive = output.scheduled_spec_decode_tokens, result.sampled_token_ids, scheduler.requests
-    if not drafts or not sampled:
-        return (), ()
-    if not drafts.keys() <= alive.keys():
-        drafts = {req_id: tokens for req_id, tokens in drafts.items() if req_id in alive}
-    if len(drafts) == len(sampled) and not output.num_invalid_spec_tokens:
-        lengths = set(map(len, drafts.values()))
-        k = lengths.pop()
-        if not lengths and k <= MAX_K:  # everybody drafted alike, so it does not matter whose tokens are whose
-            got = bytes(map(len, sampled))
-            most = list(accumulate(map(got.count, range(k + 1))))  # requests that got at most 0, 1, ... k tokens
-            return [len(got) - most[0]] * k, [len(got) - requests for requests in most[1:]]
-    tokens = map(len, drafts.values())
-    if output.num_invalid_spec_tokens:  # a grammar cut them before verification
-        tokens = map(sub, tokens, map(output.num_invalid_spec_tokens.get, drafts, repeat(0)))
-    emitted = map(len, map(sampled.__getitem__, map(result.req_id_to_index.__getitem__, drafts)))
-    pairs = Counter(zip(tokens, emitted, strict=True))
-    return positions({(n, out - 1): count for (n, out), count in pairs.items() if out})

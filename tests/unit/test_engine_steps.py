@@ -344,7 +344,7 @@ def test_the_short_way_of_a_step_answers_and_counts_as_the_policy_would(steps: l
         engine.admit(name, prompt=2)
     for policy in (engine.parts.policy, reference):
         policy.choose(MAX_NUM_SEQS, MAX_NUM_SEQS)
-    engine.hooks._census = lambda _, output: (len(output.num_scheduled_tokens),) * 2 + (0,)  # type: ignore[method-assign]
+    engine.hooks._census.count = lambda _, output: (len(output.num_scheduled_tokens),) * 2 + (0,)  # type: ignore[method-assign]
     for generation, (load, event) in enumerate(steps, start=1):
         for policy in (engine.parts.policy, reference):
             if event in {"push", "probe"}:
