@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
-from vllm.config import CUDAGraphMode, speculative
+from vllm.config import CUDAGraphMode, VllmConfig, speculative
 from vllm.engine.arg_utils import EngineArgs
 from vllm.plugins import load_plugins_by_group
 from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
@@ -194,6 +195,55 @@ def plugins() -> dict[str, list[str]]:
     return told
 
 
+def refusals() -> dict[str, list[dict[str, Any]]]:
+    """What vLLM's own checks say of adaptive verification, and of methods on each runner."""
+    verification = []
+    for mode, lora, stages in product(CUDAGraphMode.__members__, (False, True), (1, 2)):
+        one = SimpleNamespace(
+            speculative_config=SimpleNamespace(enable_adaptive_verification=True),
+            lora_config=object() if lora else None,
+            compilation_config=SimpleNamespace(cudagraph_mode=CUDAGraphMode[mode]),
+            parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
+        )
+        refused = _says(lambda one=one: VllmConfig._validate_adaptive_verification(one))
+        verification.append({"graphs": mode, "lora": lora, "stages": stages, "refused": refused})
+    runners = []
+    for method in get_args(speculative.SpeculativeMethod):
+        for name in get_args(method) or (method,):
+            spec = SimpleNamespace(
+                method=name,
+                parallel_drafting=name in ("dflash", "dspark"),
+                use_heterogeneous_vocab=False,
+                enable_adaptive_verification=False,
+                draft_model_config=None,
+            )
+            one = VllmConfig.__new__(VllmConfig)
+            one.__dict__ |= {
+                "speculative_config": spec,
+                "parallel_config": SimpleNamespace(
+                    distributed_executor_backend="mp",
+                    pipeline_parallel_size=1,
+                    prefill_context_parallel_size=1,
+                    use_ubatching=False,
+                    enable_batch_sharded_sampling=False,
+                ),
+                "scheduler_config": SimpleNamespace(async_scheduling=False),
+                "model_config": None,
+            }
+            for runner in ("V1", "V2"):
+                refused = getattr(one, f"_get_{runner.lower()}_model_runner_unsupported_features")()
+                runners.append({"method": name, "runner": runner, "refused": "; ".join(refused)})
+    return {"verification": verification, "runners": runners}
+
+
+def _says(check: Any) -> str:
+    try:
+        check()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def main() -> None:
     model, folder = sys.argv[1:]
     Path(folder, "config.json").write_text(json.dumps(DRAFT))
@@ -214,6 +264,7 @@ def main() -> None:
         "asserts_k": asserts_k(),
         "graphs": graphs(),
         "plugins": plugins(),
+        "refusals": refusals(),
     }
     json.dump(answer, sys.stdout)
 

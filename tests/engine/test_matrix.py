@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -11,11 +12,17 @@ from typing import Any
 import pytest
 
 from paceline_engine.capabilities import FIXED_K_METHODS
+from paceline_operator.api.engine import CudagraphMode, Device
+from paceline_operator.api.runner import Runner
+from paceline_operator.api.speculation import Method
+from paceline_operator.preflight import matrix
+from paceline_operator.preflight.matrix import Combination, Effect, Rule
 from tests.engine.engines import MODEL, VLLM, models_folder, plugin_folder
 
 pytestmark = pytest.mark.engine
 
 TIMEOUT_SECONDS = 240
+DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +43,62 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize(
-    ("method", "runner", "live", "says"),
-    [
-        ("ngram", "V1", True, ""),
-        ("ngram_gpu", "V1", False, "asserts that k"),
-        ("suffix", "V1", False, "asserts that k"),
-        ("draft_model", "V1", True, ""),
-        ("eagle", "V1", True, ""),
-        ("eagle3", "V1", True, ""),
-    ],
-)
-def test_the_matrix(told: dict[str, Any], method: str, runner: str, live: bool, says: str) -> None:
-    found = told["matrix"][method][runner]
+def of_cpu(method: Method) -> Combination:
+    """A CPU engine, which has the V1 runner and no graphs: that is how the script boots them."""
+    return Combination("0.32", method, Runner.V1, Device.CPU, CudagraphMode.NONE)
+
+
+@pytest.mark.parametrize("method", ["ngram", "ngram_gpu", "suffix", "draft_model", "eagle", "eagle3"])
+def test_k_can_change_where_the_matrix_says_so(told: dict[str, Any], method: str) -> None:
+    found = told["matrix"][method]["V1"]
     assert "impossible" not in found, found
-    assert (found["runner"], found["live"]) == (runner, live)
-    assert says in found["reason"]
-    assert bool(found["reason"]) is bool(says)
-    assert ("V1 model runner" in found["verification"]) is (runner == "V1")
-    if live:
+    able = matrix.abilities(of_cpu(Method(method)))
+    assert (found["runner"], found["live"]) == ("V1", able.live_k is None)
+    assert ("asserts that k" in found["reason"]) is (able.live_k is not None)
+    assert "V1 model runner" in found["verification"]
+    assert able.adaptive_verification is not None
+    if found["live"]:
         assert found["ladder"] == [5, 3, 1, 0]
+
+
+def test_adaptive_verification_is_refused_where_vllm_refuses_it(told: dict[str, Any]) -> None:
+    assert len(told["refusals"]["verification"]) == len(CudagraphMode) * 4
+    for row in told["refusals"]["verification"]:
+        given = Combination(
+            "0.32",
+            Method.EAGLE3,
+            graphs=CudagraphMode[row["graphs"]],
+            lora=row["lora"],
+            pipeline_parallel=row["stages"] > 1,
+        )
+        assert (matrix.abilities(given).adaptive_verification is not None) is bool(row["refused"]), row
+
+
+def test_methods_are_refused_on_the_runners_that_lack_them(told: dict[str, Any]) -> None:
+    rows = [row for row in told["refusals"]["runners"] if row["method"] in set(Method)]
+    assert {row["method"] for row in rows} == set(Method)
+    for row in rows:
+        rules = matrix.holding(Combination("0.32", Method(row["method"]), Runner(row["runner"])))
+        refused = [rule.id for rule in rules if rule.effect is Effect.REFUSED]
+        assert bool(refused) is bool(row["refused"]), (row, refused)
+
+
+@pytest.mark.parametrize("rule", matrix.load().rules, ids=lambda rule: rule.id)
+def test_the_source_of_each_rule_is_there(rule: Rule) -> None:
+    """In the installed version, of rules that hold for it; threads are not looked up."""
+    version = metadata_version()
+    if rule.source.issue or version not in (rule.versions or (version,)):
+        return
+    (package,) = (VLLM.parents[1] / "lib").glob("python3*/site-packages/vllm")
+    tree = ast.parse((package / rule.source.file).read_text())
+    for name in rule.source.function.split("."):
+        (tree,) = (node for node in tree.body if isinstance(node, DEFINITIONS) and node.name == name)
+
+
+def metadata_version() -> str:
+    """major.minor of the engine's environment."""
+    (found,) = (VLLM.parents[1] / "lib").glob("python3*/site-packages/vllm-*.dist-info")
+    return ".".join(found.name.removeprefix("vllm-").split(".")[:2])
 
 
 def test_methods_said_to_assert_k_do_and_ngram_does_not(told: dict[str, Any]) -> None:
