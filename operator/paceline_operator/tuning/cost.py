@@ -25,9 +25,9 @@ from paceline_operator.tuning.values import amended
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MIN_STEPS = 14.0
-"""Two bursts, but for a step or two that stood still: below this a cell's cost is not its own. Half of it does where the
-same k has it at another load: what that says of this one is in the belief, and one burst tells whether it holds. Steps
-with prompts count too; how much they tell is in the covariance."""
+"""Two bursts, but for a step or two that stood still: below this a cell's cost is not its own. Half of it does where
+the same k has it at another load: what that says of this one is in the belief, and one burst tells whether it holds.
+Steps with prompts count too; how much they tell is in the covariance."""
 FIRST_GUESS_SECONDS = 0.02
 DRAFT_GUESS = 0.05
 """Cost of one more drafted token over that of a step: 0.03 to 0.09 measured on an H200 (dense 32B, 8B) with EAGLE."""
