@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline_engine.protocol import LOAD_EDGES
-from paceline_operator import naming
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.status import Tier
 from paceline_operator.api.tuning import ProbingMode, TuningMode
-from paceline_operator.plan import Object
 from paceline_operator.scaling import replicas
 from paceline_operator.tuning.model import Engine, Step
-from paceline_operator.verdicts import is_ready, replicas_of
+from paceline_operator.verdicts import Raw, is_ready, replicas_of
 
 GAP_INTERVALS = 3
 """Of the tuner, without numbers, after which a window begins anew; a minute at least."""
@@ -37,14 +35,13 @@ def terms(spec: ServingSpec) -> replicas.Terms:
 
 
 def seen(
-    raw: Object, spec: ServingSpec, pods: Sequence[Object], step: Step | None, engines: Sequence[Engine], frozen: str
+    raw: Raw, spec: ServingSpec, pods: Sequence[Raw], step: Step | None, engines: Sequence[Engine], frozen: str
 ) -> replicas.Sight:
     """What this pass knows of replicas, load and ks."""
-    mine = [pod for pod in pods if pod["metadata"].get("labels", {}).get(naming.LABEL_TRACK) != naming.TRACK_PLAIN]
-    sight = replicas.Sight(replicas=replicas_of(raw), pods=len(mine), ready=sum(map(is_ready, mine)), frozen=frozen)
+    sight = replicas.Sight(replicas=replicas_of(raw), pods=len(pods), ready=sum(map(is_ready, pods)), frozen=frozen)
     if step is None:
         return sight
-    names = {pod["metadata"]["name"] for pod in mine}
+    names = {pod["metadata"]["name"] for pod in pods}
     loads = [one.samples.gauges for one in engines if one.samples is not None and one.name in names]
     known = bool(loads) and not step.holding
     steerable = spec.tuning.mode is TuningMode.AUTO and step.tier is Tier.LIVE and not frozen

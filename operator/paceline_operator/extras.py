@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_operator import modelcache, traffic
+from paceline_operator.api.autoscaling import AutoscalingMode
 from paceline_operator.api.conditions import ConditionType
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.events import Event
 from paceline_operator.plan import Object, Observation, key_of
-from paceline_operator.resources import Defaults, Tokens, cache
+from paceline_operator.resources import Defaults, Tokens, cache, scaledobject
 from paceline_operator.rolling import Rolled
 from paceline_operator.verdicts import Verdict
 
@@ -64,7 +65,12 @@ def _cache(asked: Asked) -> Extra:
     return Extra(manifests, [found.verdict], fields={"model_cache": found.status}, after=found.after)
 
 
-BUILDERS: tuple[Callable[[Asked], Extra], ...] = (_routing, _cache)
+def _scaling(asked: Asked) -> Extra:
+    keda = asked.serving.spec.autoscaling.mode is AutoscalingMode.KEDA
+    return Extra([scaledobject.build(asked.serving)] if keda else [])
+
+
+BUILDERS: tuple[Callable[[Asked], Extra], ...] = (_routing, _scaling, _cache)
 
 
 def gather(asked: Asked) -> Extra:

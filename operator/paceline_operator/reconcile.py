@@ -7,7 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator import act, events, extras, naming, observe, proposing, resources, rolling, tokens, verdicts
+from paceline_operator import (
+    act,
+    events,
+    extras,
+    naming,
+    observe,
+    proposing,
+    resources,
+    rolling,
+    scale,
+    tokens,
+    verdicts,
+)
 from paceline_operator.acceptance import accept
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
@@ -133,7 +145,8 @@ class ServingPass:
         else:
             memory.sightings = {}
             ENGINES.put((self._namespace, self._name), {})
-            draft.verdicts += verdicts.untuned(Reason.SUSPENDED if suspended else Reason.NOT_ACCEPTED)
+            reason = Reason.SUSPENDED if suspended else Reason.NOT_ACCEPTED
+            draft.verdicts += [*verdicts.untuned(reason), *scale.rest(draft.previous, reason)]
         if look.children is not None:
             again = draft.report.errors or (plan and (plan.waits or plan.conflicts))
             memory.generation = 0 if again else raw["metadata"]["generation"]
@@ -193,7 +206,8 @@ class ServingPass:
         settings = decide.settings_of((memory.in_force or serving).spec)
         pods = [*look.pods, *look.plain]
         targets = observe.targets(draft.raw, pods, ring)
-        if memory.frozen:
+        moving = scale.settling(memory, hands.clock, draft.raw, look, settings.interval_seconds)
+        if memory.frozen or moving:
             canaries = rolling.names(rolling.of_track(look.pods, naming.TRACK_CANARY))
             target = draft.fields.get("rollout", draft.previous.rollout).target
             tuned = await hold(hands.engines, hands.clock, memory, settings, targets, pods, canaries, target)
@@ -203,8 +217,13 @@ class ServingPass:
         if secret and tuned.engines:
             await tokens.answer_refusals(hands.kube, memory, secret, targets, tuned.engines, report)
             await tokens.forget_previous(hands.kube, memory, secret, ring, targets, len(pods), report)
-        draft.fields |= tuned.fields
-        draft.verdicts += tuned.verdicts
+        frozen = "pods are replaced" if memory.frozen else ""
+        scaled = await scale.scale(
+            hands.kube, hands.clock, memory, draft.raw, serving.spec, draft.previous, look, tuned, frozen, report
+        )
+        draft.withdrawn |= set(scaled.withdrawn)
+        draft.fields |= {**tuned.fields, **scaled.fields}
+        draft.verdicts += [*tuned.verdicts, *scaled.verdicts]
         report.events += tuned.events
         ENGINES.put((self._namespace, self._name), memory.sightings)
         due = None if memory.look_at is None else max(0.0, memory.look_at - hands.clock.monotonic())

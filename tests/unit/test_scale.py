@@ -15,6 +15,7 @@ from paceline_operator.clients.kube import ForbiddenError
 from paceline_operator.clock import FakeClock, rfc3339
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import Absence, Observation
+from paceline_operator.retune import Retuned
 from paceline_operator.tuning import decide
 from paceline_operator.tuning.model import Memory, Step
 from paceline_operator.verdicts import merge
@@ -95,12 +96,12 @@ class Scene:
             serving.spec,
             self.status,
             look,
-            step,
-            answers,
+            Retuned(INTERVAL, answers, step=step),
             self.frozen,
             self.report,
         )
-        conditions = merge(self.status.conditions, scaled.verdicts, 1, rfc3339(self.clock.now()))
+        before = [one for one in self.status.conditions if one.type not in scaled.withdrawn]
+        conditions = merge(before, scaled.verdicts, 1, rfc3339(self.clock.now()))
         self.status = self.status.model_copy(update={**scaled.fields, "conditions": conditions})
 
     @property
@@ -220,7 +221,7 @@ async def test_switching_off_and_on_again_takes_replicas_over() -> None:
     await scene.run()
     scene.raw["spec"]["autoscaling"] = {**BUILTIN, "mode": "Disabled"}
     await scene.run()
-    assert scene.active == ("False", "AutoscalingDisabled")
+    assert scene.status.conditions == []
     assert scene.status.scaling is None
     scene.raw["spec"]["autoscaling"] = BUILTIN
     await scene.run(40)

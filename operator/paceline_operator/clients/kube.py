@@ -202,7 +202,7 @@ class Kube:
         return await self._call("PUT", body["kind"], meta["namespace"], meta["name"], query=query, body=body)
 
     async def scale(self, body: Object, replicas: int) -> None:
-        """Set spec.replicas of an object read before, by its scale subresource; ConflictError where it changed since."""
+        """Set spec.replicas of an object read before by its scale subresource; ConflictError where it changed since."""
         meta = {name: body["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
         scale = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": meta, "spec": {"replicas": replicas}}
         query = {"fieldManager": naming.FIELD_MANAGER}

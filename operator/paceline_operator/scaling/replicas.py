@@ -1,6 +1,6 @@
 """How many pods: first the k that the tuner's numbers favour, only then another number of pods.
 
-    outside of the bounds? -> are there numbers? -> is a rollout under way? -> what is wanted now and within the window
+    outside of the bounds? -> is a rollout under way? -> are there numbers? -> what is wanted now and within the window
     -> does a better k help? -> are the pods bought last there yet? -> one bounded step
 
 What is wanted follows from requests, running and waiting, over what a pod may have; with a limit of the time per output
@@ -135,13 +135,14 @@ def decide(terms: Terms, sight: Sight, past: Past, now: float) -> Decision:
         return Decision(terms.minimum, Reason.AT_MINIMUM, f"{at} replicas are fewer than minReplicas", past)
     if at > terms.maximum:
         return Decision(terms.maximum, Reason.AT_MAXIMUM, f"{at} replicas are more than maxReplicas", past)
+    if sight.frozen:  # what was seen before is of other pods: windows begin anew
+        past = replace(past, totals=(), k_first_since=None)
+        return Decision(at, Reason.FROZEN, f"replicas hold: {sight.frozen}", past)
     if sight.requests is None:
         reason, message = sight.unknown
         return Decision(at, reason, f"replicas hold: {message}", replace(past, k_first_since=None), holding=True)
     before = past.table.get(sight.load) if sight.load is not None else None
     past = remembered(terms, sight, rescaled(sight, past), now)
-    if sight.frozen:
-        return Decision(at, Reason.FROZEN, f"replicas hold: {sight.frozen}", past)
     recent = [total for when, total in past.totals if when >= now - terms.up_window_seconds]
     lately = [total for when, total in past.totals if when >= now - terms.down_window_seconds]
     settled, silent = now - past.pods_since >= SETTLE_SECONDS, _silent(terms, sight)
