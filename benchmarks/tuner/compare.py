@@ -27,8 +27,9 @@ from benchmarks.tuner import page, picture
 from benchmarks.tuner.contestants import BY_NAME, CONTESTANTS, Contestant, courses
 from benchmarks.tuner.ledger import Ledger, ledger
 from paceline_operator.replay.courses import Course
+from paceline_operator.replay.engine import run
 from paceline_operator.replay.score import Case, Tally, cases, overall, tallies
-from paceline_operator.replay.world import Run, Scenario, run
+from paceline_operator.replay.world import Run, Scenario
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "benchmarks" / "results" / "tuner"

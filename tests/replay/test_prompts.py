@@ -12,8 +12,9 @@ import pytest
 
 from paceline_engine.protocol import Policy, Samples, State
 from paceline_operator.replay.contest import Setup, Tuner
+from paceline_operator.replay.engine import run
 from paceline_operator.replay.score import tallies
-from paceline_operator.replay.world import Arm, Prompts, Run, Scenario, Visit, run
+from paceline_operator.replay.world import Arm, Prompts, Run, Scenario, Visit
 from paceline_operator.tuning.explore import OBSERVING_SHARE
 from paceline_operator.tuning.state import TunerState
 from tests.unit.simulated import GOOD, POOR, grid

@@ -12,7 +12,8 @@ from benchmarks.tuner.sglang import SglangEma, Slot
 from benchmarks.tuner.turbospec import TurboSpec
 from paceline_operator.replay.contest import Pacer, Setup
 from paceline_operator.replay.courses import geometric
-from paceline_operator.replay.world import Arm, Run, Scenario, Visit, run
+from paceline_operator.replay.engine import run
+from paceline_operator.replay.world import Arm, Run, Scenario, Visit
 
 LADDER = (7, 5, 3, 1, 0)
 SETUP = Setup(LADDER, 256, interval_seconds=1.0)

@@ -12,10 +12,11 @@ from paceline_engine.protocol import Policy, Samples, State
 from paceline_operator.api.speculation import Method
 from paceline_operator.replay.contest import Constant, PacerFactory, Setup
 from paceline_operator.replay.courses import TABLE_SWEEPS, Course, geometric, of_table
+from paceline_operator.replay.engine import run
 from paceline_operator.replay.report import Report, replay
 from paceline_operator.replay.score import Case, overall, tallies
 from paceline_operator.replay.tables import Point, Table
-from paceline_operator.replay.world import Arm, Scenario, Visit, Window, run
+from paceline_operator.replay.world import Arm, Scenario, Visit, Window
 
 RATES = {1: {0: 100.0, 2: 200.0, 4: 190.0}, 8: {0: 900.0, 2: 1000.0, 4: 800.0}, 64: {0: 2000.0, 2: 1500.0, 4: 1000.0}}
 

@@ -24,8 +24,9 @@ from paceline_operator.clients.keys import KeyFile
 from paceline_operator.local.document import UserError
 from paceline_operator.replay.contest import ENGINE, Setup, Tuner
 from paceline_operator.replay.courses import geometric
+from paceline_operator.replay.engine import run
 from paceline_operator.replay.traces import Writer, read, retrace
-from paceline_operator.replay.world import Arm, Scenario, Visit, run
+from paceline_operator.replay.world import Arm, Scenario, Visit
 from paceline_operator.tuning.decide import settings_of
 from paceline_operator.tuning.model import Engine
 from tests.world import World

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from paceline_engine.protocol import Policy, Probe, Samples, State
 from paceline_operator.replay.contest import Setup, Tuner
 from paceline_operator.replay.courses import geometric
-from paceline_operator.replay.world import Arm, Run, Scenario, Visit, run
+from paceline_operator.replay.engine import run
+from paceline_operator.replay.world import Arm, Run, Scenario, Visit
 
 SETUP = Setup((3, 1, 0), 16)
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from paceline_operator.replay.contest import PacerFactory, Tuner
 from paceline_operator.replay.courses import Course
+from paceline_operator.replay.engine import run
 from paceline_operator.replay.notes import Note, folded
 from paceline_operator.replay.score import Case, Tally, cases, overall, tallies
 from paceline_operator.replay.traces import Retraced, Trace, retrace
-from paceline_operator.replay.world import run
 
 SEEDS = tuple(range(10))
 
