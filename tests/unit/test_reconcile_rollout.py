@@ -1,0 +1,337 @@
+"""A rollout through whole passes: two Deployments, their revisions, a canary that is judged by what engines say.
+
+A controller of the test makes pods of Deployments, one step a pass. The operator may be killed after any pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline_engine.protocol import CostCell
+from paceline_operator import naming
+from paceline_operator.clients.kube import UnavailableError
+from paceline_operator.clock import rfc3339
+from paceline_operator.resources import pod as template
+from tests.fakes import Object
+from tests.world import SPEC, World
+
+OBSERVE = {"rollout": {"canary": {"observeSeconds": 10, "deadlineSeconds": 600}}}
+BEFORE = {**SPEC, **OBSERVE, "replicas": 2}
+AFTER = {**BEFORE, "engine": {"maxModelLen": 4096}}
+FIELD = "engine.maxModelLen"
+
+
+class Stage(World):
+    """The world with a controller that makes pods of Deployments, and engines that work."""
+
+    def __init__(self, folder: Path, room: int = 9) -> None:
+        super().__init__(folder)
+        self.room, self.bad = room, False
+        self._names = itertools.count(1)
+
+    def pods(self, track: str) -> list[Object]:
+        """Of one track."""
+        found = [body for (kind, _, _), body in self.kube.objects.items() if kind == "Pod"]
+        return [pod for pod in found if pod["metadata"]["labels"].get(naming.LABEL_TRACK) == track]
+
+    def deployments(self) -> dict[str, Object]:
+        """By name."""
+        return {name: body for (kind, _, name), body in self.kube.objects.items() if kind == "Deployment"}
+
+    def revision(self, name: str = "demo") -> str:
+        """Of a Deployment."""
+        return str(self.kube.find("Deployment", name)["metadata"]["annotations"][naming.ANNOTATION_REVISION])
+
+    def control(self) -> None:
+        """One step: a pod goes or comes in each Deployment, and its status is told."""
+        for track in (naming.TRACK_STABLE, naming.TRACK_CANARY):
+            name = "demo" if track == naming.TRACK_STABLE else "demo-canary"
+            deployment = self.deployments().get(name)
+            pods = self.pods(track)
+            if deployment is None:
+                for pod in pods:
+                    self.kube.drop("Pod", pod["metadata"]["name"])
+                continue
+            revision, replicas = self.revision(name), deployment["spec"]["replicas"]
+            stale = [pod for pod in pods if pod["metadata"]["annotations"]["revision"] != revision]
+            if stale or len(pods) > replicas:
+                self.kube.drop("Pod", (stale or pods)[0]["metadata"]["name"])
+            elif len(pods) < replicas:
+                self._born(track, revision)
+            self._placed()
+            pods = self.pods(track)
+            fresh = [pod for pod in pods if pod["metadata"]["annotations"]["revision"] == revision]
+            ready = sum(pod["status"]["conditions"][0]["status"] == "True" for pod in pods)
+            deployment["status"] = {
+                "observedGeneration": deployment["metadata"]["generation"],
+                "replicas": len(pods),
+                "updatedReplicas": len(fresh),
+                "availableReplicas": ready,
+            }
+
+    def _born(self, track: str, revision: str) -> None:
+        number = next(self._names)
+        pod = self.pod(f"demo-{track}-{number}", ready=False, ip=f"10.0.0.{number}")
+        pod["metadata"]["labels"] = {**naming.labels("demo"), naming.LABEL_TRACK: track}
+        pod["metadata"]["annotations"] = {"revision": revision}
+        pod["status"]["phase"] = "Pending"
+        pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+
+    def _placed(self) -> None:
+        pods = [*self.pods(naming.TRACK_STABLE), *self.pods(naming.TRACK_CANARY)]
+        now = rfc3339(self.clock.now())
+        placed = [pod for pod in pods if pod["status"]["phase"] == "Running"]
+        for pod in pods:
+            if pod in placed:
+                continue
+            if len(placed) < self.room:
+                pod["status"] |= {
+                    "phase": "Running",
+                    "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": now}],
+                }
+                placed.append(pod)
+            elif len(pod["status"]["conditions"]) == 1:
+                unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+                pod["status"]["conditions"].append({**unplaced, "lastTransitionTime": now})
+
+    def changed(self) -> list[tuple[str, str]]:
+        """Writes since the last call but those to status: engines that work have numbers to tell."""
+        return [(verb, kind) for verb, kind in self.writes() if verb != "STATUS"]
+
+    def engines_work(self) -> None:
+        """What each did since it was asked last; a bad canary gives half the tokens."""
+        for track in (naming.TRACK_STABLE, naming.TRACK_CANARY):
+            for pod in self.pods(track):
+                number = int(pod["metadata"]["name"].rpartition("-")[2])
+                emitted = 400 + (number + int(self.clock.monotonic())) % 5
+                self.engines.cells[pod["metadata"]["name"]] = (
+                    cell(emitted // 2 if self.bad and track == naming.TRACK_CANARY else emitted),
+                )
+
+    async def go(self, passes: int = 1, *, seconds: float = 10.0, kill: bool = False) -> None:
+        """Passes with everything around them; no pod of the serving is ever taken from more than one at a time."""
+        for _ in range(passes):
+            self.control()
+            self.engines_work()
+            await self.serving.run(full=True)
+            if kill:
+                self.restart()
+            self.clock.advance(seconds)
+
+    async def until(self, phase: str, passes: int = 40, **options: Any) -> None:
+        """Until status says so."""
+        for _ in range(passes):
+            if self.status.get("rollout", {}).get("phase") == phase:
+                return
+            await self.go(**options)
+        raise AssertionError(f"{phase} was never reached; it is {self.status['rollout']}")
+
+
+def cell(emitted: int) -> CostCell:
+    return CostCell(
+        load=4, context=0, k_drafted=1, k_verified=1, probe=False, steps=100, request_steps=400, emitted=emitted,
+        seconds=1.0, seconds_squared=0.01, histogram={},
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> Stage:
+    """Two pods serve."""
+    found = Stage(tmp_path)
+    found.apply(BEFORE)
+    await found.go(5)
+    assert len(found.pods(naming.TRACK_STABLE)) == 2
+    assert found.status["rollout"]["phase"] == "Steady"
+    found.writes()
+    return found
+
+
+async def test_at_rest_nothing_is_written(stage: Stage) -> None:
+    await stage.go(3)
+    assert stage.changed() == []
+    stage.restart()
+    await stage.go(3)
+    assert stage.changed() == [("APPLY", "Secret")]
+
+
+async def test_a_good_canary_is_promoted_and_every_object_is_written_once(stage: Stage) -> None:
+    old = stage.revision()
+    stage.apply(AFTER)
+    await stage.go()
+    assert stage.writes() == [
+        ("APPLY", "ControllerRevision"),
+        ("APPLY", "Deployment"),
+        ("STATUS", naming.KIND_SERVING),
+    ]
+    assert (stage.revision(), stage.revision("demo-canary") != old) == (old, True)
+    assert stage.condition("Progressing") == ("True", "CanaryStarted")
+    assert FIELD in stage.message("Progressing")
+    await stage.until("Promoting")
+    assert stage.condition("Tuned")[1] == "Frozen"
+    await stage.until("Steady")
+    assert (stage.revision() != old, list(stage.deployments())) == (True, ["demo"])
+    assert stage.status["rollout"]["fields"] == [FIELD]
+    await stage.go(2)
+    assert stage.condition("Progressing") == ("False", "Settled")
+    assert stage.condition("RolledBack") == ("False", "Settled")
+    assert [len(stage.events(reason)) for reason in ("CanaryStarted", "CanaryPromoted")] == [1, 1]
+    stage.writes()
+    await stage.go(3)
+    assert stage.changed() == []
+
+
+async def test_a_bad_canary_is_taken_back_and_not_tried_again_until_a_retry(stage: Stage) -> None:
+    old, stage.bad = stage.revision(), True
+    before = stage.kube.find("Deployment", "demo")["spec"]["template"]
+    stage.apply(AFTER)
+    await stage.until("RolledBack")
+    await stage.go(4)
+    assert (stage.revision(), list(stage.deployments())) == (old, ["demo"])
+    assert stage.kube.find("Deployment", "demo")["spec"]["template"] == before
+    assert stage.condition("RolledBack") == ("True", "GoodputLost")
+    assert FIELD in stage.message("RolledBack")
+    assert len(stage.events("GoodputLost")) == 1
+    stage.writes()
+    await stage.go(5)
+    stage.restart()
+    await stage.go(5)
+    assert stage.changed() == [("APPLY", "Secret")], "it stays as it is"
+    stage.bad = False
+    stage.kube.find(naming.KIND_SERVING, "demo")["metadata"]["annotations"] = {naming.ANNOTATION_RETRY: "1"}
+    await stage.until("Promoting")
+    await stage.until("Steady")
+    assert stage.condition("RolledBack") == ("False", "Settled")
+
+
+async def test_a_spec_that_goes_back_is_at_rest_at_once(stage: Stage) -> None:
+    stage.bad = True
+    stage.apply(AFTER)
+    await stage.until("RolledBack")
+    stage.apply(BEFORE)
+    await stage.go(2)
+    assert stage.status["rollout"]["phase"] == "Steady"
+    assert stage.condition("RolledBack") == ("False", "Settled")
+
+
+async def test_without_room_the_canary_takes_the_place_of_a_pod_and_one_always_serves(stage: Stage) -> None:
+    stage.room = 2
+    stage.apply(AFTER)
+    for _ in range(40):
+        await stage.go()
+        assert len([*stage.pods("stable"), *stage.pods("canary")]) <= 3
+        running = [p for p in (*stage.pods("stable"), *stage.pods("canary")) if p["status"]["phase"] == "Running"]
+        assert running
+        if stage.status["rollout"]["phase"] == "Steady":
+            break
+    assert stage.status["rollout"]["phase"] == "Steady"
+    assert len(stage.events("CanaryPromoted")) == 1
+    await stage.go(3)
+    assert len(stage.pods("stable")) == 2
+
+
+async def test_the_only_pod_without_room_for_another_is_replaced_and_the_downtime_is_said(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, room=1)
+    stage.apply({**BEFORE, "replicas": 1})
+    await stage.go(4)
+    stage.apply({**AFTER, "replicas": 1})
+    await stage.until("Rolling")
+    assert "nothing is served until" in stage.message("Progressing")
+    await stage.until("Steady")
+    assert list(stage.deployments()) == ["demo"]
+
+
+async def test_a_live_field_restarts_nothing(stage: Stage) -> None:
+    old = stage.revision()
+    for change in (
+        {"tuning": {"intervalSeconds": 5}},
+        {"slo": {"tpotMilliseconds": 9}},
+        {"tuning": {"ladder": [3, 0]}},
+    ):
+        stage.apply({**BEFORE, **change})
+        await stage.go(2)
+        assert stage.revision() == old
+        assert stage.status["rollout"]["phase"] == "Steady"
+    assert ("APPLY", "Deployment") not in stage.writes()
+
+
+async def test_an_operator_that_renders_otherwise_restarts_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = template.build
+
+    def other(*arguments: Any, **options: Any) -> Object:
+        rendered: Object = build(*arguments, **options)
+        rendered["spec"]["priorityClassName"] = "of-another-version"
+        return rendered
+
+    monkeypatch.setattr(template, "build", other)
+    stage.restart()
+    await stage.go(3)
+    assert stage.changed() == [("APPLY", "Secret")]
+    stage.apply(AFTER)
+    await stage.until("Promoting")
+    await stage.until("Steady")
+    rendered = stage.kube.find("Deployment", "demo")["spec"]["template"]
+    assert rendered["spec"]["priorityClassName"] == "of-another-version", "taken up with the user's own change"
+
+
+async def test_revisions_are_pruned_but_for_a_few(stage: Stage) -> None:
+    for length in range(4096, 4096 + 8):
+        stage.apply({**BEFORE, "engine": {"maxModelLen": length}, "rollout": {"canary": {"mode": "Disabled"}}})
+        await stage.go(6)
+    kept = [name for (kind, _, name) in stage.kube.objects if kind == "ControllerRevision"]
+    assert len(kept) == 4
+    assert stage.revision() in kept
+
+
+async def test_a_revision_that_somebody_deleted_comes_back(stage: Stage) -> None:
+    stage.kube.drop("ControllerRevision", stage.revision())
+    await stage.go()
+    assert stage.writes() == [("APPLY", "ControllerRevision")]
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kills=st.sets(st.integers(0, 30)),
+    lost=st.sets(st.integers(0, 30), max_size=6),
+    bad=st.booleans(),
+    room=st.sampled_from([2, 9]),
+)
+def test_wherever_the_operator_is_killed_the_rollout_ends_as_it_should(
+    tmp_path_factory: pytest.TempPathFactory, kills: set[int], lost: set[int], bad: bool, room: int
+) -> None:
+    """`kills`: passes after which the process ends; `lost`: those whose status could not be written besides."""
+
+    async def course() -> None:
+        stage = Stage(tmp_path_factory.mktemp("stage"))
+        stage.apply(BEFORE)
+        await stage.go(5)
+        old, stage.bad, stage.room = stage.revision(), bad, room
+        stage.apply(AFTER)
+        for number in range(60):
+            if number in lost:
+                stage.kube.refuse[("STATUS", naming.KIND_SERVING)] = UnavailableError(503, "Down", "etcd")
+                stage.apply(AFTER)  # another generation: there is something to write
+                with pytest.raises(UnavailableError):
+                    await stage.go()
+                stage.kube.refuse.clear()
+                stage.restart()
+            else:
+                await stage.go(kill=number in kills)
+            assert len(stage.pods("stable")) + len(stage.pods("canary")) >= 1
+            if number > 30 and stage.status["rollout"]["phase"] in ("Steady", "RolledBack"):
+                break
+        await stage.go(4)
+        assert list(stage.deployments()) == ["demo"]
+        assert (stage.revision() == old) is bad
+        assert len(stage.pods("stable")) == 2
+        assert stage.condition("RolledBack") == (("True", "GoodputLost") if bad else ("False", "Settled"))
+
+    asyncio.run(course())
