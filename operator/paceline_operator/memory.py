@@ -5,6 +5,7 @@ A new process starts with none of it, sees the rest in the cluster and in the en
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,9 @@ from paceline_operator.api.status import ServingStatus
 from paceline_operator.effective.fleet import Known
 from paceline_operator.events import Recorder
 from paceline_operator.firsttokens import FirstTokens
+from paceline_operator.history import Absence, Load
+from paceline_operator.history.own import Own
+from paceline_operator.history.question import Question
 from paceline_operator.plan import Applied, ChildKey
 from paceline_operator.proposing import Plain
 from paceline_operator.rollout.evidence import Watch
@@ -67,4 +71,12 @@ class Remembered:
     """What a restart would bring, as found last."""
     plain: Mapping[int, Plain] = field(default_factory=dict)
     """Load bucket -> what engines without a drafter take there."""
+    own: Own = field(default_factory=Own)
+    """Our own readings of the load."""
+    asked: Question | None = None
+    asking: asyncio.Task[Load | Absence] | None = None
+    """The question to Prometheus that is on its way."""
+    history: Load | Absence | None = None
+    recalled_at: float | None = None
+    """When it was asked for last (monotonic)."""
     recorder: Recorder = field(default_factory=Recorder)

@@ -13,6 +13,7 @@ from paceline_operator import health, metrics, naming
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile
 from paceline_operator.clients.kube import Kube, KubeError, connect
+from paceline_operator.clients.prometheus import PrometheusClient
 from paceline_operator.clock import SystemClock
 from paceline_operator.exported import ENGINES
 from paceline_operator.fleet import Fleet, Outcome, Pass, Trigger
@@ -54,7 +55,10 @@ class Operator:
         # Short limits and threads of its own: a renewal that hangs must fail in time for another attempt.
         lease_kube = Kube(api, concurrency=2, connect_seconds=2.0, read_seconds=3.0)
         self._engines = EngineClient()
-        self._hands = Hands(self._kube, self._engines, self._keys, config.defaults, self._clock)
+        self._prometheus = PrometheusClient(config.prometheus_url, config.prometheus_token_file)
+        self._hands = Hands(
+            self._kube, self._engines, self._keys, config.defaults, self._clock, self._prometheus
+        )
         self.fleet: Fleet[ObjectKey] = Fleet(self._prepare, self._clock)
         duration = config.lease_seconds
         self._leadership = Leadership(
@@ -87,6 +91,7 @@ class Operator:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._engines.close()
+        self._prometheus.close()
         self._kube.close()
         if self._http:
             await asyncio.to_thread(self._http.shutdown)

@@ -28,12 +28,15 @@ from paceline_operator.api.status_rollout import Phase
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile
 from paceline_operator.clients.kube import ForbiddenError, Kube, Object
+from paceline_operator.clients.prometheus import PrometheusClient
 from paceline_operator.clock import Clock, rfc3339
 from paceline_operator.exported import ENGINES
 from paceline_operator.gauges import SERVINGS
+from paceline_operator.history import Load
 from paceline_operator.hold import hold
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import ChildKey, ChildPlan, Observation, key_of, plan_children, why_withheld
+from paceline_operator.recall import recall
 from paceline_operator.resources import Defaults, workload
 from paceline_operator.retune import Retuned, retune
 from paceline_operator.rollout.accept import accept as accept_proposals
@@ -60,6 +63,7 @@ class Hands:
     keys: KeyFile
     defaults: Defaults
     clock: Clock
+    prometheus: PrometheusClient = field(default_factory=PrometheusClient)
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,9 @@ class ServingPass:
             tuned = await hold(hands.engines, hands.clock, memory, settings, targets, pods, canaries, target)
         else:
             tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, pods)
-            self._propose(draft, (memory.in_force or serving).spec, look, tuned)
+            known = recall(hands.prometheus, hands.clock, memory, serving, draft.previous, tuned)
+            draft.fields |= known.fields
+            self._propose(draft, (memory.in_force or serving).spec, look, tuned, known.load)
         if secret and tuned.engines:
             await tokens.answer_refusals(hands.kube, memory, secret, targets, tuned.engines, report)
             await tokens.forget_previous(hands.kube, memory, secret, ring, targets, len(pods), report)
@@ -230,14 +236,14 @@ class ServingPass:
         soon = SOON_SECONDS if plan and plan.waits else None
         return min((each for each in (soon, due, tuned.after) if each is not None), default=None)
 
-    def _propose(self, draft: Draft, spec: ServingSpec, look: Observation, tuned: Retuned) -> None:
+    def _propose(self, draft: Draft, spec: ServingSpec, look: Observation, tuned: Retuned, load: Load | None) -> None:
         """What a restart would bring, in status and for the next look at children."""
         if tuned.step is None:
             return
         memory, previous = self._memory, draft.previous.model_copy(update=tuned.fields)
         memory.plain = proposing.gathered(memory.plain, tuned.engines)
         memory.proposals, fields = proposing.look(
-            spec, tuned.step, tuned.engines, look.pods, previous, memory.plain, None, self._hands.clock.now()
+            spec, tuned.step, tuned.engines, look.pods, previous, memory.plain, load, self._hands.clock.now()
         )
         draft.fields |= fields
 

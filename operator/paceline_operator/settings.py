@@ -29,6 +29,10 @@ class OperatorSettings:
     http_host: str
     http_port: int
     lease_seconds: float
+    prometheus_url: str
+    """Of the Prometheus that servings mean which name none; empty: there is none."""
+    prometheus_token_file: Path | None
+    """Its bearer token. It is sent to that Prometheus alone."""
     defaults: Defaults
 
 
@@ -47,6 +51,8 @@ def read(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
         http_host=environment.get("PACELINE_HTTP_HOST", "0.0.0.0"),  # noqa: S104 probes come from the node
         http_port=_integer(environment, "PACELINE_HTTP_PORT", 8080, 0, 65_535),
         lease_seconds=_integer(environment, "PACELINE_LEASE_SECONDS", 15, 5, 300),
+        prometheus_url=environment.get("PACELINE_PROMETHEUS_URL", ""),
+        prometheus_token_file=Path(token) if (token := environment.get("PACELINE_PROMETHEUS_TOKEN_FILE")) else None,
         defaults=Defaults(
             engine_image=environment.get("PACELINE_ENGINE_IMAGE") or DEFAULT_ENGINE_IMAGE,
             cpu_engine_image=environment.get("PACELINE_CPU_ENGINE_IMAGE") or DEFAULT_CPU_ENGINE_IMAGE,

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 from paceline_operator.api.autoscaling import MAX_REPLICAS, Autoscaling
 from paceline_operator.api.base import NAME_RULE, ApiModel, ObjectMeta, cel
 from paceline_operator.api.engine import Engine
+from paceline_operator.api.metrics_source import Metrics
 from paceline_operator.api.model import Model
 from paceline_operator.api.rollout import Rollout
 from paceline_operator.api.routing import Routing
@@ -32,6 +33,7 @@ class ServingSpec(ApiModel):
     speculation: Speculation = Field(description="How drafts are made, and how many at most.")
     engine: Engine = Field(default_factory=Engine, description="The vLLM engine of each replica.")
     tuning: Tuning = Field(default_factory=Tuning, description="How k is chosen.")
+    metrics: Metrics = Field(default_factory=Metrics, description="Sources of metrics beside the engines themselves.")
     slo: Slo = Field(default_factory=Slo, description="Service levels that tuning respects.")
     autoscaling: Autoscaling = Field(default_factory=Autoscaling, description="Replicas by load.")
     routing: Routing = Field(default_factory=Routing, description="How requests reach the engines.")

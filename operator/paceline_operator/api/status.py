@@ -14,6 +14,7 @@ from paceline_operator.api.base import ApiModel, Timestamp
 from paceline_operator.api.conditions import Conditions
 from paceline_operator.api.status_boots import BootField, BootRecord
 from paceline_operator.api.status_cache import ModelCacheStatus
+from paceline_operator.api.status_history import HistoryStatus
 from paceline_operator.api.status_rollout import RolloutStatus
 from paceline_operator.api.status_scaling import ScalingStatus
 
@@ -192,6 +193,7 @@ class ServingStatus(ApiModel):
     verification: VerificationStatus | None = Field(default=None, description="How drafts are verified.")
     scaling: ScalingStatus | None = Field(default=None, description="Replicas, where something scales them.")
     exploration: ExplorationStatus | None = Field(default=None, description="What exploration costs.")
+    history: HistoryStatus | None = Field(default=None, description="The load of the hours before.")
     model_cache: ModelCacheStatus | None = Field(default=None, description="What is on the claim of model.cache.")
     rollout: RolloutStatus = Field(
         default_factory=RolloutStatus, description="How the present template came to be, and what was tried."
