@@ -1,4 +1,5 @@
-"""The operator's own HTTP port: /healthz fails when reconciling is stuck, /metrics is Prometheus'.
+"""The operator's own HTTP port: /healthz fails when reconciling is stuck, /readyz also when the API server is out of
+reach (a restart would not help there), /metrics is Prometheus'.
 
 In a thread of its own, so that it answers, with the truth, when the event loop does not run any more.
 """
@@ -15,14 +16,14 @@ Check = Callable[[], str]
 """Empty when all is well, else what is wrong."""
 
 
-def serve(host: str, port: int, check: Check) -> ThreadingHTTPServer:
+def serve(host: str, port: int, alive: Check, ready: Check) -> ThreadingHTTPServer:
     """Start serving in the background; `shutdown()` and `server_close()` end it. Raises OSError for a port in use."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path == "/metrics":
                 self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
-            elif self.path in ("/healthz", "/readyz"):
+            elif check := {"/healthz": alive, "/readyz": ready}.get(self.path):
                 wrong = check()
                 self._answer(503 if wrong else 200, (wrong or "ok").encode(), "text/plain; charset=utf-8")
             else:

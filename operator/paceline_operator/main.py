@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 STEADY_SECONDS = 120.0
 """A run of this length was a good one: the pause after it begins anew."""
+LEVELS = {signal.SIGUSR1: "DEBUG", signal.SIGUSR2: "INFO"}
+"""The log level at run time, by a signal: no port has to be opened for it."""
 CHILDREN = (
     ("apps", "v1", "deployments"),
     ("apps", "v1", "controllerrevisions"),
@@ -134,6 +136,8 @@ async def run(config: OperatorSettings) -> None:
             clusterwide=not namespaces, namespaces=namespaces, stop_flag=operator.stop_flag,
             memo=kopf.Memo(operator=operator),
         )  # fmt: skip
+        for number, level in LEVELS.items():
+            loop.add_signal_handler(number, set_level, level)
         for number in (signal.SIGINT, signal.SIGTERM):  # in place of kopf's own, which a run that is over leaves behind
             loop.add_signal_handler(number, end)
         try:
@@ -148,10 +152,20 @@ async def run(config: OperatorSettings) -> None:
             await asyncio.wait_for(ended.wait(), next(pauses))
 
 
+def set_level(level: str) -> None:
+    """Of our own log; those of libraries stay as they are. Always logged: a reader must see where it changed."""
+    ours = logging.getLogger("paceline_operator")
+    ours.setLevel(logging.INFO)
+    ours.info("Log level: level=%s", level)
+    ours.setLevel(level)
+
+
 def main() -> None:
     """Run until SIGTERM. An unusable configuration ends the process with its reason and status 1."""
-    kopf.configure()
     try:
-        asyncio.run(run(read_settings()))
+        config = read_settings()
+        kopf.configure(log_format=kopf.LogFormat.JSON if config.log_format == "json" else kopf.LogFormat.FULL)
+        set_level(config.log_level)
+        asyncio.run(run(config))
     except (ValueError, OSError) as error:
         sys.exit(f"paceline-operator: {error}")

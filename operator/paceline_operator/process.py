@@ -12,7 +12,7 @@ from typing import Any
 from paceline_operator import health, metrics, naming
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile
-from paceline_operator.clients.kube import Kube, KubeError, connect
+from paceline_operator.clients.kube import Kube, KubeError, UnavailableError, connect
 from paceline_operator.clients.prometheus import PrometheusClient
 from paceline_operator.clock import SystemClock
 from paceline_operator.exported import ENGINES
@@ -35,6 +35,8 @@ SILENCE_LIMIT_SECONDS = 30.0
 """An event loop that did not run for so long does not."""
 KINDS_SECONDS = 5.0
 """Between two looks at which kinds the cluster has."""
+UNREACHABLE_SECONDS = 30.0
+"""Without an answer of the API server, six looks in vain: then this process is not ready."""
 PLURALS = (naming.PLURAL_SERVING, naming.PLURAL_EXPERIMENT, naming.PLURAL_PROFILE)
 """Of our own kinds. Of those that the cluster does not have, the log says so, and the others are served."""
 
@@ -56,9 +58,7 @@ class Operator:
         lease_kube = Kube(api, concurrency=2, connect_seconds=2.0, read_seconds=3.0)
         self._engines = EngineClient()
         self._prometheus = PrometheusClient(config.prometheus_url, config.prometheus_token_file)
-        self._hands = Hands(
-            self._kube, self._engines, self._keys, config.defaults, self._clock, self._prometheus
-        )
+        self._hands = Hands(self._kube, self._engines, self._keys, config.defaults, self._clock, self._prometheus)
         self.fleet: Fleet[ObjectKey] = Fleet(self._prepare, self._clock)
         duration = config.lease_seconds
         self._leadership = Leadership(
@@ -72,14 +72,15 @@ class Operator:
         )
         self._seen: dict[ObjectKey, int] = {}
         """What an object's last event said, status left out, as a hash."""
-        self._beat = self._clock.monotonic()
+        self._beat = self._contact = self._clock.monotonic()
+        """When the event loop ran last, and when the API server answered last, whatever it said."""
         self._tasks: list[asyncio.Task[None]] = []
         self._http: ThreadingHTTPServer | None = None
 
     async def start(self) -> None:
         """Open the HTTP port and contend for the Lease."""
         metrics.watch_fleet(self.fleet.overdue, self.fleet.__len__)
-        self._http = health.serve(self.config.http_host, self.config.http_port, self.check)
+        self._http = health.serve(self.config.http_host, self.config.http_port, self.check, self.check_ready)
         loop = asyncio.get_running_loop()
         work = (self._leadership.run(), self._heart(), self._watch_kinds())
         self._tasks = [loop.create_task(coroutine) for coroutine in work]
@@ -132,6 +133,12 @@ class Operator:
                 return f"a pass is {late:.0f} s late"
         return ""
 
+    def check_ready(self) -> str:
+        """The same, and whether the API server answers. Called from the HTTP thread."""
+        if (silent := self._clock.monotonic() - self._contact) > UNREACHABLE_SECONDS:
+            return f"the API server has not answered for {silent:.0f} s"
+        return self.check()
+
     def _prepare(self, key: ObjectKey) -> Pass:
         kind, namespace, name = key
         if kind == naming.KIND_SERVING:
@@ -155,6 +162,18 @@ class Operator:
             self._beat = self._clock.monotonic()
             await asyncio.sleep(BEAT_SECONDS)
 
+    async def _served(self) -> frozenset[str]:
+        """Plurals of ours that the cluster has. Raises KubeError."""
+        try:
+            served = await self._kube.served(naming.API_VERSION)
+        except UnavailableError:
+            raise
+        except KubeError:  # it refuses: so it is there
+            self._contact = self._clock.monotonic()
+            raise
+        self._contact = self._clock.monotonic()
+        return served & frozenset(PLURALS)
+
     async def _watch_kinds(self) -> None:
         """End the run where the cluster's kinds of ours change: kopf may look for them at its start only.
 
@@ -170,7 +189,7 @@ class Operator:
                     self.fleet.wake_all()
                 optional = found
             with suppress(KubeError):
-                served = await self._kube.served(naming.API_VERSION) & frozenset(PLURALS)
+                served = await self._served()
                 if known is not None and served != known:
                     logger.warning(
                         "Kinds changed, watching begins anew: before=%s now=%s", sorted(known), sorted(served)

@@ -33,6 +33,10 @@ class OperatorSettings:
     """Of the Prometheus that servings mean which name none; empty: there is none."""
     prometheus_token_file: Path | None
     """Its bearer token. It is sent to that Prometheus alone."""
+    log_format: str
+    """text or json."""
+    log_level: str
+    """DEBUG, INFO, WARNING or ERROR."""
     defaults: Defaults
 
 
@@ -53,6 +57,8 @@ def read(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
         lease_seconds=_integer(environment, "PACELINE_LEASE_SECONDS", 15, 5, 300),
         prometheus_url=environment.get("PACELINE_PROMETHEUS_URL", ""),
         prometheus_token_file=Path(token) if (token := environment.get("PACELINE_PROMETHEUS_TOKEN_FILE")) else None,
+        log_format=_choice(environment, "PACELINE_LOG_FORMAT", ("text", "json")),
+        log_level=_choice(environment, "PACELINE_LOG_LEVEL", ("INFO", "DEBUG", "WARNING", "ERROR")),
         defaults=Defaults(
             engine_image=environment.get("PACELINE_ENGINE_IMAGE") or DEFAULT_ENGINE_IMAGE,
             cpu_engine_image=environment.get("PACELINE_CPU_ENGINE_IMAGE") or DEFAULT_CPU_ENGINE_IMAGE,
@@ -67,6 +73,14 @@ def _own_namespace() -> str:
         return NAMESPACE_FILE.read_text().strip() or "default"
     except OSError:
         return "default"
+
+
+def _choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """The first is the default."""
+    value = environment.get(name) or choices[0]
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}, which is none of {', '.join(choices)}")
+    return value
 
 
 def _integer(environment: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

@@ -12,15 +12,15 @@ from paceline_operator import health
 
 
 class Verdict:
-    """What the check says."""
+    """What the checks say."""
 
-    text = ""
+    text = unready = ""
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    Verdict.text = ""
-    server = health.serve("127.0.0.1", 0, lambda: Verdict.text)
+    Verdict.text = Verdict.unready = ""
+    server = health.serve("127.0.0.1", 0, lambda: Verdict.text, lambda: Verdict.unready or Verdict.text)
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
@@ -42,6 +42,12 @@ def test_health_follows_the_check(url: str, path: str) -> None:
     assert get(url + path) == (503, "a pass is 400 s late")
 
 
+def test_what_a_restart_would_not_mend_fails_readiness_alone(url: str) -> None:
+    Verdict.unready = "the API server has not answered for 40 s"
+    assert get(url + "/readyz") == (503, Verdict.unready)
+    assert get(url + "/healthz") == (200, "ok")
+
+
 def test_metrics_are_prometheus_text(url: str) -> None:
     status, text = get(url + "/metrics")
     assert status == 200
@@ -55,4 +61,4 @@ def test_anything_else_is_not_there(url: str) -> None:
 
 def test_a_port_in_use_is_an_error_at_start(url: str) -> None:
     with pytest.raises(OSError, match="in use"):
-        health.serve("127.0.0.1", int(url.rsplit(":", 1)[1]), lambda: "")
+        health.serve("127.0.0.1", int(url.rsplit(":", 1)[1]), lambda: "", lambda: "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from kubernetes import client
 
 from paceline_operator import main, naming, process, settings
-from paceline_operator.clients.kube import UnavailableError
+from paceline_operator.clients.kube import ForbiddenError, KubeError, UnavailableError
 from paceline_operator.clock import FakeClock
 
 DEMO = (naming.KIND_SERVING, "team", "demo")
@@ -111,6 +112,43 @@ async def test_a_late_pass_a_silent_loop_and_a_lost_claim_are_told(operator: pro
     await operator.stop()
 
 
+async def test_an_api_server_out_of_reach_makes_it_unready_and_one_that_refuses_does_not(
+    operator: process.Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock: FakeClock = operator._clock  # type: ignore[assignment]
+
+    def answering(error: KubeError) -> None:
+        async def served(_: str) -> frozenset[str]:
+            raise error
+
+        monkeypatch.setattr(operator._kube, "served", served)
+
+    answering(UnavailableError(0, "NoAnswer", "refused"))
+    clock.advance(process.UNREACHABLE_SECONDS + 1)
+    with pytest.raises(UnavailableError):
+        await operator._served()
+    operator._beat = clock.monotonic()
+    assert "has not answered for 31 s" in operator.check_ready()
+    assert operator.check() == "", "a restart would not help"
+    answering(ForbiddenError(403, "Forbidden", "no"))
+    with pytest.raises(ForbiddenError):
+        await operator._served()
+    assert operator.check_ready() == ""
+    await operator.stop()
+
+
+def test_the_log_level_is_that_of_our_own_log() -> None:
+    ours = logging.getLogger("paceline_operator")
+    before = ours.level
+    try:
+        main.set_level("DEBUG")
+        assert ours.isEnabledFor(logging.DEBUG)
+        main.set_level("ERROR")
+        assert not ours.isEnabledFor(logging.INFO)
+    finally:
+        ours.setLevel(before)
+
+
 def test_kopf_is_never_out_of_patience() -> None:
     pauses = list(itertools.islice(main.Patience(), 1000))
     assert pauses[:4] == [1, 1, 2, 3]
@@ -120,7 +158,7 @@ def test_kopf_is_never_out_of_patience() -> None:
 
 def test_an_unusable_configuration_ends_the_process_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PACELINE_MASTER_KEY_FILE", raising=False)
-    monkeypatch.setattr(kopf, "configure", lambda: None)
+    monkeypatch.setattr(kopf, "configure", lambda **_: None)
     with pytest.raises(SystemExit, match="PACELINE_MASTER_KEY_FILE"):
         main.main()
 
@@ -155,6 +193,9 @@ async def test_a_kind_that_comes_or_goes_ends_the_run_and_a_failed_look_does_not
     left, over = list(looks), asyncio.Event()
 
     class Looked:
+        async def serves(self, _: str) -> bool:
+            return False
+
         async def served(self, _: str) -> frozenset[str]:
             if not left:
                 over.set()

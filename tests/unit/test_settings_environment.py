@@ -35,9 +35,12 @@ def test_everything_can_be_said() -> None:
             "PACELINE_ENGINE_IMAGE": "gpu:1",
             "PACELINE_CPU_ENGINE_IMAGE": "cpu:1",
             "PACELINE_PLUGIN_IMAGE": "plugin:1",
+            "PACELINE_LOG_FORMAT": "json",
+            "PACELINE_LOG_LEVEL": "WARNING",
         }
     )
     assert read.watch_namespaces == {"a", "b", "c"}
+    assert (read.log_format, read.log_level) == ("json", "WARNING")
     assert (read.namespace, read.identity, read.http_port, read.lease_seconds) == ("home", "me", 0, 30)
     images = (read.defaults.engine_image, read.defaults.cpu_engine_image, read.defaults.plugin_image)
     assert images == ("gpu:1", "cpu:1", "plugin:1")
