@@ -17,7 +17,9 @@ ngram_proposer_gpu.py, medusa.py, extract_hidden_states.py): another k ends the 
 FULL_DRAFT_METHODS_V2 = frozenset({"draft_model", "ngram", "ngram_gpu"})
 """V2 runner: drafts num_speculative_tokens whatever is asked and truncates (v1/worker/gpu/spec_decode)."""
 BLOCK_METHODS_V2 = frozenset({"dflash", "dspark"})
-"""V2 runner: the same, but for k = 0, at which they only keep their context (v1/worker/gpu/spec_decode/dflash)."""
+"""V2 runner: the same, but from FIRST_SKIPPED_BLOCK on for k = 0, at which they only keep their context
+(v1/worker/gpu/spec_decode/dflash)."""
+FIRST_SKIPPED_BLOCK = (0, 33)
 FIRST_LIVE_V2 = (0, 32)
 """The V2 worker of older releases ignores the k that the scheduler chose."""
 _LIVE_MODES = (Verification.ADAPTIVE, Verification.ALL, Verification.CAPPED)
@@ -102,10 +104,11 @@ def _live_k(scheduler: Any, config: Any, runner: str, engine_version: str) -> Fe
             f"the V2 model runner of vLLM {engine_version} drafts num_speculative_tokens whatever is scheduled"
         )
     if drafts_all or (runner == "V2" and method in BLOCK_METHODS_V2):
+        skips = not drafts_all and _release(engine_version) >= FIRST_SKIPPED_BLOCK
         return Feature(
             supported=True,
             reason=f"method {method} drafts num_speculative_tokens on the V2 model runner and truncates: "
-            f"a smaller k saves verification only{'' if drafts_all else ', 0 the draft too'}",
+            f"a smaller k saves verification only{', 0 the draft too' if skips else ''}",
         )
     return Feature(supported=True)
 

@@ -104,6 +104,12 @@ def test_methods_that_draft_everything_anyway_are_live_with_a_note(how: dict[str
     assert bool(live.reason) is bool(notes)
 
 
+def test_blocks_are_drafted_at_k_0_too_before_0_33() -> None:
+    found = {version: probe(Scheduler(method="dspark", v2=True), version).live_k for version in ("0.32.0", "0.33.0")}
+    assert found["0.32.0"].reason.endswith("saves verification only")
+    assert found["0.33.0"].reason.endswith("0 the draft too")
+
+
 @pytest.mark.parametrize(
     ("version", "v2", "supported"),
     [
