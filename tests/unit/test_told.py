@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from paceline_engine.protocol import Verification, VerificationFeature, VerificationState
-from paceline_operator import events, metrics, told
+from paceline_operator import metrics, told
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.status import ServingStatus, VerificationMode
 from paceline_operator.tuning import decide
-from paceline_operator.tuning.model import Engine, Exploration, Interval, Proposal, Step, VerificationView
+from paceline_operator.tuning.model import Engine, Exploration, Interval, Restarts, Step, VerificationView
 from paceline_operator.tuning.state import TunerState
 from tests.unit.simulated import GOOD, Loop, fixed, grid
 from tests.world import SPEC, World
 
 DENSE = grid("h200_dense32b_eagle.csv")
 VIEW = VerificationView(64, Verification.ADAPTIVE, 5, None, Interval(1.0, 0.9, 1.1), 9, Interval(1.123, 1.08, 1.17))
-PROPOSAL = Proposal(Reason.NO_DRAFTER, "restart without a drafter: 0.953")
 
 
 def engine(name: str = "a", mode: Verification | None = None, **state: Any) -> Engine:
@@ -88,10 +87,9 @@ def test_what_went_wrong_with_it_is_told_by_serving_and_pod() -> None:
 
 
 def test_engines_that_do_not_answer_change_nothing() -> None:
-    known = status(passed(verifications=(VIEW,), proposals=(PROPOSAL,)), [engine(mode=Verification.ALL)])
+    known = status(passed(verifications=(VIEW,)), [engine(mode=Verification.ALL)])
     silent = status(replace(between(passed()), holding=True), [Engine("a", failure=Reason.POD_NOT_ANSWERING)], known)
     assert silent.verification == known.verification
-    assert silent.proposals == known.proposals
     assert silent.exploration == known.exploration
 
 
@@ -123,25 +121,18 @@ def test_the_ratio_to_no_drafter_is_its_own_number() -> None:
     assert status(known, [engine()]).ratio_to_no_drafter_permille == 953
 
 
-def test_a_proposal_is_told_once_with_its_first_numbers_and_goes_with_its_cause() -> None:
-    first = status(passed(proposals=(PROPOSAL,)), [engine()])
-    later = status(passed(proposals=(replace(PROPOSAL, message="other numbers"),)), [engine()], first)
-    assert later.proposals == first.proposals
-    assert [event.reason for event in events.of_change(ServingStatus(), first)] == [Reason.NO_DRAFTER]
-    assert events.of_change(first, later) == []
-    assert status(passed(), [engine()], later).proposals == []
-
-
 async def test_passes_tell_it_and_count_the_parts_of_a_decision_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)
     world.apply({**SPEC, "slo": {"ttftP95Milliseconds": 100}})
-    world.pod("demo-a")
+    conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:02:00Z"}]
+    world.pod("demo-a", conditions=conditions, startTime="2026-01-01T00:00:00Z")
     real = decide.step
 
     def failing(*arguments: Any, **named: Any) -> Step:
-        return replace(real(*arguments, **named), errors=("verify: ZeroDivisionError: by zero",), proposals=(PROPOSAL,))
+        error = "verify: ZeroDivisionError: by zero"
+        return replace(real(*arguments, **named), errors=(error,), restarts=Restarts(ttft_lowered=2))
 
     monkeypatch.setattr(decide, "step", failing)
     counted = metrics.TUNER_ERRORS.labels("verify")._value.get()
@@ -149,8 +140,10 @@ async def test_passes_tell_it_and_count_the_parts_of_a_decision_that_failed(
     assert metrics.TUNER_ERRORS.labels("verify")._value.get() == counted + 1
     assert world.status["verification"]["mode"] == "AbsentAtBoot"
     assert world.status["pods"][0]["verification"] == "AbsentAtBoot"
-    assert world.status["proposals"] == [{"reason": "NoDrafter", "message": PROPOSAL.message}]
-    assert world.events("NoDrafter") == [f"Proposal: {PROPOSAL.message}"]
+    (proposal,) = world.status["proposals"]
+    assert (proposal["reason"], proposal["restartSeconds"]) == ("TtftLimit", 120)
+    assert proposal["changes"] == [{"path": "replicas", "value": "2"}]
+    assert world.events("TtftLimit") == [f"Proposal: {proposal['message']}"]
     assert world.engines.read_metrics == ["http://10.0.0.1:8000"]
 
 

@@ -19,6 +19,7 @@ from paceline_operator.api.status import Tier
 from paceline_operator.tuning import baseline, holdout
 from paceline_operator.tuning.baseline import Running, added, bounds, ratio
 from paceline_operator.tuning.holdout import History
+from paceline_operator.tuning.model import Restarts
 from tests.unit.simulated import Loop, SimulatedEngine, fixed, goodput, grid, workload
 
 DENSE, EAGLE = grid("h200_dense32b_eagle.csv"), workload("gsm8k")
@@ -139,7 +140,7 @@ def test_a_hold_out_gives_the_ratio_and_disturbs_nothing() -> None:
     assert step.ratio_to_no_drafter.value == pytest.approx(true, rel=0.03)
     assert step.ratio_to_k0 is not None
     assert step.ratio_to_k0.value > step.ratio_to_no_drafter.value, "another machine"
-    assert not step.proposals
+    assert step.restarts == Restarts()
 
 
 def test_step_times_of_a_profile_stand_in_for_a_hold_out() -> None:
@@ -155,11 +156,11 @@ def test_better_without_a_drafter_for_long_is_a_proposal() -> None:
     loop = Loop.of(DENSE, fixed((0.02,) * 7), noise=0.02)
     alone(loop, 0.9)
     loop.run(100, 64)
-    assert not loop.steps[-1].proposals, "not for long enough"
+    assert loop.steps[-1].restarts == Restarts(), "not for long enough"
     step = loop.run(200, 64)
-    assert [one.reason for one in step.proposals] == [Reason.NO_DRAFTER]
-    assert "ratioToNoDrafter" in step.proposals[0].message
-    assert "of an engine without one at the same loads" in step.proposals[0].message
+    found = step.restarts.without_drafter
+    assert found is not None
+    assert found.low <= found.value <= found.high < 1
 
 
 def test_k0_for_long_is_a_proposal_that_says_what_is_not_known() -> None:
@@ -167,8 +168,7 @@ def test_k0_for_long_is_a_proposal_that_says_what_is_not_known() -> None:
     step = loop.run(260, 16)
     assert step.k == 0
     assert step.ratio_to_no_drafter is None
-    assert [one.reason for one in step.proposals] == [Reason.NO_DRAFTER]
-    assert "unknown" in step.proposals[0].message
+    assert step.restarts == Restarts(off_for_long=True)
 
 
 def test_only_engines_without_a_drafter_tune_nothing() -> None:

@@ -49,7 +49,6 @@ def test_every_failure_holds_with_its_own_reason(reason: Reason) -> None:
     assert held.tier is (
         Tier.RESTART if reason in (Reason.PLUGIN_ABSENT, Reason.ENGINE_SERIES_MISSING) else Tier.UNKNOWN
     )
-    assert held.effective[0] is None
 
 
 def test_no_pod_at_all_holds_too() -> None:
@@ -166,7 +165,6 @@ def test_an_engine_that_cannot_change_k_is_of_the_restart_tier_and_gets_nothing(
     assert step.tier is Tier.RESTART
     assert step.reason is Reason.RESTART_TIER
     assert "suffix needs a constant k" in step.message
-    assert step.effective[1] is Reason.LIVE_K_UNSUPPORTED
     assert running.pushes == 0
     assert step.table == running.settings.boot_table
 
@@ -360,7 +358,7 @@ def test_what_is_told_of_many_or_wordy_engines_fits_a_condition(count: int) -> N
     answer = changed(answer, capabilities=answer.state.capabilities.model_copy(update={"live_k": wordy}))
     step = running.take([Engine(f"pod-{i}", state=answer.state, samples=answer.samples) for i in range(count)])
     assert step.reason is Reason.RESTART_TIER
-    assert max(map(len, (step.message, step.effective[2], *(why for _, why in step.tiers.values())))) < 3000
+    assert max(map(len, (step.message, *(why for _, why in step.tiers.values())))) < 3000
 
 
 def test_numbers_that_add_up_to_too_much_for_status_are_cut() -> None:

@@ -10,7 +10,7 @@ from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.status import ServingStatus, Tier
 from paceline_operator.tuning.explain import status_fields
 from paceline_operator.tuning.model import Engine, Step
-from tests.unit.simulated import GOOD, POOR, Loop, fixed, grid, workload
+from tests.unit.simulated import GOOD, Loop, fixed, grid, workload
 
 DENSE = grid("h200_dense32b_eagle.csv")
 
@@ -89,7 +89,6 @@ def test_holding_keeps_what_was_measured() -> None:
         verdict[0]: verdict[1:] for verdict in status_fields(step, before, "2026-01-01T00:00:00Z")["conditions"]
     }
     assert verdicts[ConditionType.METRICS_AVAILABLE][:2] == (False, Reason.POD_NOT_ANSWERING)
-    assert verdicts[ConditionType.SPECULATION_EFFECTIVE][:2] == (None, Reason.HOLDING)
     assert verdicts[ConditionType.TUNED][:2] == (None, Reason.HOLDING)
 
 
@@ -122,24 +121,8 @@ def test_k_is_a_range_while_a_pod_lags() -> None:
     assert lagging.k == "0-1"
 
 
-@pytest.mark.parametrize(
-    ("survival", "status", "reason"),
-    [(GOOD, True, Reason.EFFECTIVE), ((0.0,) * 5, False, Reason.DRAFTER_COLLAPSED)],
-)
-def test_whether_speculation_is_effective(survival: tuple[float, ...], status: bool, reason: Reason) -> None:
-    step = Loop.of(DENSE, fixed(survival), noise=0.02).run(20, 16)
-    assert step.effective[:2] == (status, reason)
-
-
-def test_drafts_that_do_not_pay_are_not_a_collapse() -> None:
-    step = Loop.of(lambda n, k: 0.02 * (1 + k), fixed(POOR), noise=0.02).run(20, 16)
-    assert step.k == 0
-    assert step.effective[:2] == (False, Reason.NOT_SPECULATING)
-
-
 def test_an_engine_that_has_not_decoded_yet() -> None:
     step = Loop.of(DENSE, fixed(GOOD)).run(1, 0)
-    assert step.effective[:2] == (None, Reason.NO_DRAFTS_YET)
     assert step.reason is Reason.OBSERVING
     assert step.recommended_table is None
     status = tell(step, ServingStatus())

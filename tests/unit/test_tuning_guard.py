@@ -87,10 +87,10 @@ def test_the_tuner_lowers_says_so_proposes_and_recovers() -> None:
     assert "3.00 s (p95), the limit 1.00 s" in loop.decisions[-1].message
     step = run(loop, 3.0, 30)
     assert step.k == 1
-    assert [one.reason for one in step.proposals] == [Reason.TTFT_LIMIT]
+    assert step.restarts.ttft_lowered == 2
     step = run(loop, 0.2, 75)
     assert step.table[32] == 3
-    assert not step.proposals
+    assert step.restarts.ttft_lowered is None
     assert loop.decisions[-1].reason is Reason.TTFT_LIMIT
     assert "clear of its limit" in loop.decisions[-1].message
 
