@@ -37,6 +37,7 @@ KINDS_SECONDS = 5.0
 """Between two looks at which kinds the cluster has."""
 UNREACHABLE_SECONDS = 30.0
 """Without an answer of the API server, six looks in vain: then this process is not ready."""
+KINDS = (naming.KIND_SERVING, naming.KIND_EXPERIMENT, naming.KIND_PROFILE)
 PLURALS = (naming.PLURAL_SERVING, naming.PLURAL_EXPERIMENT, naming.PLURAL_PROFILE)
 """Of our own kinds. Of those that the cluster does not have, the log says so, and the others are served."""
 
@@ -59,7 +60,7 @@ class Operator:
         self._engines = EngineClient()
         self._prometheus = PrometheusClient(config.prometheus_url, config.prometheus_token_file)
         self._hands = Hands(self._kube, self._engines, self._keys, config.defaults, self._clock, self._prometheus)
-        self.fleet: Fleet[ObjectKey] = Fleet(self._prepare, self._clock)
+        self.fleet: Fleet[ObjectKey] = Fleet(self._prepare, self._clock, resync_seconds=config.resync_seconds)
         duration = config.lease_seconds
         self._leadership = Leadership(
             lease_kube,
@@ -82,7 +83,7 @@ class Operator:
         metrics.watch_fleet(self.fleet.overdue, self.fleet.__len__)
         self._http = health.serve(self.config.http_host, self.config.http_port, self.check, self.check_ready)
         loop = asyncio.get_running_loop()
-        work = (self._leadership.run(), self._heart(), self._watch_kinds())
+        work = (self._leadership.run(), self._heart(), self._watch_kinds(), self._sweep())
         self._tasks = [loop.create_task(coroutine) for coroutine in work]
         self.started = True
 
@@ -161,6 +162,19 @@ class Operator:
         while True:
             self._beat = self._clock.monotonic()
             await asyncio.sleep(BEAT_SECONDS)
+
+    async def _sweep(self) -> None:
+        """Take up objects that no watch told of. Their passes find those that are gone."""
+        while True:
+            await asyncio.sleep(self.config.resync_seconds)
+            for kind in KINDS:
+                for namespace in self.config.watch_namespaces or ("",):
+                    with suppress(KubeError):
+                        for item in await self._kube.list(kind, namespace, {}):
+                            key = (kind, item["metadata"]["namespace"], item["metadata"]["name"])
+                            if key not in self.fleet:
+                                logger.warning("Object that no watch told of: object=%s", key)
+                                self.fleet.add(key)
 
     async def _served(self) -> frozenset[str]:
         """Plurals of ours that the cluster has. Raises KubeError."""

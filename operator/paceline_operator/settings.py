@@ -29,6 +29,8 @@ class OperatorSettings:
     http_host: str
     http_port: int
     lease_seconds: float
+    resync_seconds: float
+    """After which every object is looked at though nothing was heard of it."""
     prometheus_url: str
     """Of the Prometheus that servings mean which name none; empty: there is none."""
     prometheus_token_file: Path | None
@@ -55,6 +57,7 @@ def read(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
         http_host=environment.get("PACELINE_HTTP_HOST", "0.0.0.0"),  # noqa: S104 probes come from the node
         http_port=_integer(environment, "PACELINE_HTTP_PORT", 8080, 0, 65_535),
         lease_seconds=_integer(environment, "PACELINE_LEASE_SECONDS", 15, 5, 300),
+        resync_seconds=_integer(environment, "PACELINE_RESYNC_SECONDS", 300, 5, 3600),
         prometheus_url=environment.get("PACELINE_PROMETHEUS_URL", ""),
         prometheus_token_file=Path(token) if (token := environment.get("PACELINE_PROMETHEUS_TOKEN_FILE")) else None,
         log_format=_choice(environment, "PACELINE_LOG_FORMAT", ("text", "json")),
