@@ -9,7 +9,7 @@ from typing import Any
 from paceline_engine.pull.report import Report
 from paceline_operator import drift, naming
 from paceline_operator.api.conditions import Reason
-from paceline_operator.kinds import crd_of
+from paceline_operator.kinds import OPTIONAL, crd_of
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
@@ -123,6 +123,8 @@ class ChildPlan:
     """A child can be applied only once another object with its name is gone: look again soon."""
     withheld: tuple[ChildKey, ...] = ()
     """Wanted children whose kind is absent. The others do not wait for them."""
+    integrates: bool = False
+    """A child of an optional kind is wanted."""
 
 
 def key_of(manifest: Mapping[str, Any]) -> ChildKey:
@@ -173,7 +175,8 @@ def plan_children(
         mine = _controller(there).get("uid") == owner["metadata"]["uid"]
         if mine and key not in keys and key[0] not in kept and "deletionTimestamp" not in there["metadata"]:
             deletes.append(Delete(*key, there["metadata"]["uid"]))
-    return ChildPlan(tuple(deletes), tuple(applies), tuple(conflicts), waits, withheld)
+    integrates = any(kind in OPTIONAL for kind, _ in keys)
+    return ChildPlan(tuple(deletes), tuple(applies), tuple(conflicts), waits, withheld, integrates)
 
 
 def why_withheld(

@@ -206,7 +206,10 @@ class ServingPass:
         if plan:
             await act.carry_out(hands.kube, self._namespace, plan, report)
             memory.applied |= report.applied
-            draft.verdicts.append(verdicts.integrations(why_withheld(plan, look.absent, report.absent)))
+            if plan.integrates:
+                draft.verdicts.append(verdicts.integrations(why_withheld(plan, look.absent, report.absent)))
+            else:
+                draft.withdrawn.add(ConditionType.INTEGRATIONS_AVAILABLE)
         settings = decide.settings_of((memory.in_force or serving).spec)
         pods = [*look.pods, *look.plain]
         targets = observe.targets(draft.raw, pods, ring)
