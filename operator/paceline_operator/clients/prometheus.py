@@ -47,7 +47,7 @@ class PrometheusClient:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), asked.timeout_seconds)
         except TimeoutError:
-            text = f"{_shown(url)} did not answer within {asked.timeout_seconds:.0f} s"
+            text = f"{_shown(url)} did not answer within {asked.timeout_seconds:g} s"
             return Absence(Reason.HISTORY_TIMEOUT, text)
 
     def _ask(self, url: str, asked: Question, now: datetime) -> Load | Absence:
@@ -76,15 +76,15 @@ class PrometheusClient:
         start, step = now - timedelta(seconds=asked.window_seconds), str(asked.step_seconds)
         try:
             with PrometheusConnect(
-                url.rstrip("/"), self._headers(url), retry=Retry(0), session=Bounded(), timeout=asked.timeout_seconds
+                url.rstrip("/"), self._headers(url), retry=Retry(0, read=False), session=Bounded(), timeout=asked.timeout_seconds
             ) as server:
-                limits = {"timeout": f"{asked.timeout_seconds:.0f}s"}
+                limits = {"timeout": f"{asked.timeout_seconds:g}s"}
                 answers = [
                     server.custom_query_range(query, start, now, step, dict(limits))
                     for query in (asked.running, asked.demand)
                 ]
         except requests.Timeout:
-            text = f"{_shown(url)} did not answer within {asked.timeout_seconds:.0f} s"
+            text = f"{_shown(url)} did not answer within {asked.timeout_seconds:g} s"
             return Absence(Reason.HISTORY_TIMEOUT, text)
         except requests.ConnectionError:
             return Absence(Reason.HISTORY_ERROR, f"{_shown(url)} cannot be connected to")
