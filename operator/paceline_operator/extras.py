@@ -12,7 +12,7 @@ from paceline_operator.api.conditions import ConditionType
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.events import Event
-from paceline_operator.plan import Object, Observation, key_of
+from paceline_operator.plan import WORKLOAD_KINDS, Object, Observation, key_of
 from paceline_operator.resources import Defaults, Tokens, cache, scaledobject
 from paceline_operator.rolling import Rolled
 from paceline_operator.verdicts import Verdict
@@ -51,7 +51,10 @@ class Extra:
 
 
 def _routing(asked: Asked) -> Extra:
-    return Extra(traffic.manifests(asked.serving, asked.rolled.in_force, asked.look, asked.defaults, asked.tokens))
+    rolled = asked.rolled
+    held = not any(manifest["kind"] in WORKLOAD_KINDS for manifest in rolled.manifests)
+    given = (asked.serving, rolled.in_force, asked.look, asked.defaults, asked.tokens)
+    return Extra(traffic.manifests(*given, held=held))
 
 
 def _cache(asked: Asked) -> Extra:

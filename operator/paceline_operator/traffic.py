@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.plan import Object, Observation
+from paceline_operator.plan import WORKLOAD_KINDS, Object, Observation
 from paceline_operator.resources import (
     Defaults,
     Tokens,
@@ -29,16 +29,24 @@ NOT_PLAIN = ("speculation", "tuning")
 
 
 def manifests(
-    serving: SpeculativeServing, in_force: SpeculativeServing, look: Observation, defaults: Defaults, tokens: Tokens
+    serving: SpeculativeServing,
+    in_force: SpeculativeServing,
+    look: Observation,
+    defaults: Defaults,
+    tokens: Tokens,
+    *,
+    held: bool = False,
 ) -> list[Object]:
     """Children of spec.routing. Plain pods have the template of `in_force`, what the stable pods run, without a
-    drafter: a change reaches them when it is in force for the others."""
+    drafter: a change reaches them when it is in force for the others. `held`: no pod is to be made yet."""
     ready = {
         naming.TRACK_STABLE: any(map(is_ready, look.pods)),
         naming.TRACK_PLAIN: any(map(is_ready, look.plain)),
     }
     built = [inferencepool.build(serving), *_plain(serving, in_force, look, defaults, tokens)]
-    return [each for each in (*built, httproute.build(serving, ready)) if each is not None]
+    without = WORKLOAD_KINDS if held else ()
+    found = [each for each in (*built, httproute.build(serving, ready)) if each is not None]
+    return [each for each in found if each["kind"] not in without]
 
 
 def _plain(

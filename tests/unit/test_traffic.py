@@ -96,6 +96,12 @@ def test_a_template_of_an_earlier_object_of_the_name_is_not_taken_over() -> None
     assert "earlier:1" not in str(built(serving(routing=PLAIN), seen(first)))
 
 
+def test_no_plain_pod_is_made_before_the_others_may_be() -> None:
+    given = serving(routing=PLAIN)
+    held = by_key(traffic.manifests(given, given, NOTHING, DEFAULTS, TOKENS, held=True))
+    assert built(given).keys() - held.keys() == {("Deployment", "demo-plain")}
+
+
 def test_stable_and_plain_templates_are_kept_apart() -> None:
     given = serving(routing=PLAIN)
     rolled = roll(given, NOTHING)
