@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator import modelcache, traffic
+from paceline_operator import modelcache, traffic, verdicts
 from paceline_operator.api.autoscaling import AutoscalingMode
 from paceline_operator.api.conditions import ConditionType
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.events import Event
 from paceline_operator.plan import WORKLOAD_KINDS, Object, Observation, key_of
+from paceline_operator.preflight.security import weaknesses
 from paceline_operator.resources import Defaults, Tokens, cache, scaledobject
 from paceline_operator.rolling import Rolled
 from paceline_operator.verdicts import Verdict
@@ -73,7 +74,15 @@ def _scaling(asked: Asked) -> Extra:
     return Extra([scaledobject.build(asked.serving)] if keda else [])
 
 
-BUILDERS: tuple[Callable[[Asked], Extra], ...] = (_routing, _scaling, _cache)
+def _security(asked: Asked) -> Extra:
+    """Of the template that the stable pods run."""
+    manifests = {manifest["metadata"]["name"]: manifest for manifest in asked.rolled.manifests}
+    stable = manifests[asked.rolled.decision.stable.revision]["data"]["template"]
+    found = weaknesses(stable, asked.rolled.in_force.spec.engine)
+    return Extra(verdicts=[verdicts.pod_security([(one.field, one.weakens) for one in found])])
+
+
+BUILDERS: tuple[Callable[[Asked], Extra], ...] = (_routing, _scaling, _cache, _security)
 
 
 def gather(asked: Asked) -> Extra:

@@ -16,10 +16,11 @@ from paceline_operator.api.status_boots import BootField, BootLoad
 from paceline_operator.clock import rfc3339
 from paceline_operator.history.load import Load
 from paceline_operator.plan import Object
-from paceline_operator.rollout import boots
+from paceline_operator.rollout import boots, tier
 from paceline_operator.rollout.known import Gain, Known
 from paceline_operator.rollout.proposal import Proposal
 from paceline_operator.rollout.propose import propose
+from paceline_operator.tuning.engines import SHORTEST_STEP_SECONDS
 from paceline_operator.tuning.explain import LARGEST, whole
 from paceline_operator.tuning.model import Engine, Interval, Step
 from paceline_operator.verdicts import is_ready
@@ -42,6 +43,7 @@ class Plain:
 
 def look(
     spec: ServingSpec,
+    asked: ServingSpec,
     step: Step,
     engines: Sequence[Engine],
     pods: Sequence[Object],
@@ -50,7 +52,8 @@ def look(
     load: Load | None,
     now: datetime,
 ) -> tuple[tuple[Proposal, ...], dict[str, Any]]:
-    """Proposals for the stable pods, which run `spec`, and fields of ServingStatus by attribute name.
+    """Proposals for the stable pods, which run `spec` where the user asked for `asked`, and fields of ServingStatus by
+    attribute name. A user's own word that there be no drafter is answered in status, and by nothing else.
 
     `previous` with the fields of this pass; `load` None: the distribution of loads is not known. Where nothing answers
     (`step.holding`), nothing changes.
@@ -70,6 +73,7 @@ def look(
         ttft_lowered=step.restarts.ttft_lowered,
         load=load,
         past=past,
+        held=tier.is_for_safety(previous.rollout.applied),
         restart_seconds=restart_seconds(pods),
         pods=max(1, len(pods)),
         tokens_per_second=sum(map(_rate, engines)),
@@ -80,7 +84,8 @@ def look(
     told = [_status(one) for one in found[:MAX_PROPOSALS]]
     # Each as it was said first: its numbers go on changing.
     shown = [said.get((one.reason, tuple(one.changes)), one) for one in told]
-    return found, {"boots": past, "proposals": shown}
+    mine = tuple(one for one in found if asked.speculation.enabled or not one.changes.get("speculation.enabled"))
+    return mine, {"boots": past, "proposals": shown}
 
 
 def gathered(past: Mapping[int, Plain], engines: Sequence[Engine]) -> Mapping[int, Plain]:
@@ -90,7 +95,7 @@ def gathered(past: Mapping[int, Plain], engines: Sequence[Engine]) -> Mapping[in
         if engine.state is None or engine.samples is None or engine.failure or engine.state.capabilities.max_k:
             continue
         for cell in engine.samples.cells:
-            if cell.prompt or not 0 < cell.steps < LARGEST or cell.seconds <= 0:
+            if cell.prompt or not 0 < cell.steps < LARGEST or cell.seconds < SHORTEST_STEP_SECONDS * cell.steps:
                 continue
             before = found.get(cell.load, Plain())
             keep = PLAIN_STEPS / (PLAIN_STEPS + cell.steps)

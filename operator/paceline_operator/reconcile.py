@@ -222,7 +222,7 @@ class ServingPass:
             tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, pods)
             known = recall(hands.prometheus, hands.clock, memory, serving, draft.previous, tuned)
             draft.fields |= known.fields
-            self._propose(draft, (memory.in_force or serving).spec, look, tuned, known.load)
+            self._propose(draft, serving.spec, look, tuned, known.load)
         if secret and tuned.engines:
             await tokens.answer_refusals(hands.kube, memory, secret, targets, tuned.engines, report)
             await tokens.forget_previous(hands.kube, memory, secret, ring, targets, len(pods), report)
@@ -239,14 +239,22 @@ class ServingPass:
         soon = SOON_SECONDS if plan and plan.waits else None
         return min((each for each in (soon, due, tuned.after) if each is not None), default=None)
 
-    def _propose(self, draft: Draft, spec: ServingSpec, look: Observation, tuned: Retuned, load: Load | None) -> None:
+    def _propose(self, draft: Draft, asked: ServingSpec, look: Observation, tuned: Retuned, load: Load | None) -> None:
         """What a restart would bring, in status and for the next look at children."""
         if tuned.step is None:
             return
         memory, previous = self._memory, draft.previous.model_copy(update=tuned.fields)
         memory.plain = proposing.gathered(memory.plain, tuned.engines)
         memory.proposals, fields = proposing.look(
-            spec, tuned.step, tuned.engines, look.pods, previous, memory.plain, load, self._hands.clock.now()
+            memory.in_force.spec if memory.in_force else asked,
+            asked,
+            tuned.step,
+            tuned.engines,
+            look.pods,
+            previous,
+            memory.plain,
+            load,
+            self._hands.clock.now(),
         )
         draft.fields |= fields
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -19,6 +20,10 @@ S = TypeVar("S", bound=ApiModel)
 MAX_CONDITIONS = 16
 """As many as the CRD takes: those of others give way to ours."""
 _ORDER = list(ConditionType)
+_TELLING = (Reason.OUT_OF_MEMORY, Reason.CRASH_LOOP, Reason.UNSCHEDULABLE)
+_OUT_OF_MEMORY = re.compile(r"[^\n]*out of memory[^\n]*", re.IGNORECASE)
+_CLIPPED = 300
+_FIELDS = 8
 _SHOWN = 3
 """Pods or errors that a message names; more make it longer, not clearer."""
 
@@ -124,6 +129,15 @@ def integrations(withheld: Mapping[str, tuple[Reason, str]]) -> Verdict:
     return Verdict(ConditionType.INTEGRATIONS_AVAILABLE, False, next(iter(withheld.values()))[0], text)
 
 
+def pod_security(weaknesses: Sequence[tuple[str, str]]) -> Verdict:
+    """Whether engine pods are as safe as they are rendered. `weaknesses`: field of spec, and what it gives up."""
+    if not weaknesses:
+        return Verdict(ConditionType.POD_SECURITY, True, Reason.RESTRICTED)
+    more = f"; and {len(weaknesses) - _FIELDS} more" if len(weaknesses) > _FIELDS else ""
+    text = "; ".join(f"spec.{field}: {what}" for field, what in weaknesses[:_FIELDS]) + more
+    return Verdict(ConditionType.POD_SECURITY, False, Reason.WEAKENED, text)
+
+
 def suspended(is_suspended: bool) -> Verdict:
     """Whether the operator keeps its hands off."""
     if is_suspended:
@@ -173,7 +187,7 @@ def _why(pods: Sequence[Raw]) -> tuple[Reason, list[str]]:
     """The reason that explains pods which are not ready, most telling first, and a line for the first few."""
     found = [(*_cause(pod), str(pod["metadata"]["name"])) for pod in pods]
     reasons = {reason for reason, _, _ in found}
-    reason = next((r for r in (Reason.CRASH_LOOP, Reason.UNSCHEDULABLE) if r in reasons), Reason.REPLICAS_UNAVAILABLE)
+    reason = next((one for one in _TELLING if one in reasons), Reason.REPLICAS_UNAVAILABLE)
     return reason, [f"{name}: {text}" for _, text, name in found if text][:_SHOWN]
 
 
@@ -188,7 +202,11 @@ def _cause(pod: Raw) -> tuple[Reason, str]:
         if waiting.get("reason") == "CrashLoopBackOff" or (waiting and ended):
             # `vllm serve` with a dead engine exits 0: the restart is what tells, not the code.
             exit_text = f"{ended.get('reason', 'ended')}, exit code {ended.get('exitCode', '?')}"
-            return Reason.CRASH_LOOP, f"{container['name']} restarts ({container.get('restartCount', 0)}): {exit_text}"
+            text = f"{container['name']} restarts ({container.get('restartCount', 0)}): {exit_text}"
+            said = _OUT_OF_MEMORY.search(str(ended.get("message", "")))
+            if said or ended.get("reason") == "OOMKilled":
+                return Reason.OUT_OF_MEMORY, "; ".join(filter(None, [text, said and said[0].strip()[:_CLIPPED]]))
+            return Reason.CRASH_LOOP, text
         if waiting:
             text = f"{waiting.get('reason', 'Waiting')} {waiting.get('message', '')}".strip()
             return Reason.REPLICAS_UNAVAILABLE, f"{container['name']}: {text}"

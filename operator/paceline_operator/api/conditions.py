@@ -45,6 +45,7 @@ class Reason(StrEnum):
     SCALED_TO_ZERO = "ScaledToZero"
     UNSCHEDULABLE = "Unschedulable"
     CRASH_LOOP = "CrashLoop"
+    OUT_OF_MEMORY = "OutOfMemory"
     ROLLING_OUT = "RollingOut"
     SETTLED = "Settled"
     NOT_ACCEPTED = "NotAccepted"

@@ -108,6 +108,8 @@ def _engine_container(
         "resources": resources,
         "securityContext": _restricted(),
         "volumeMounts": mounts,
+        # What vLLM refused at its start is in its last lines alone.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         **_probes(engine),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
     }
