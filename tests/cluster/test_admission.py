@@ -232,6 +232,73 @@ REFUSED = [
         "spec.acceptance[0].drafted",
         "each position",
     ),
+    (
+        "fewest pods above most",
+        KIND_SERVING,
+        {"autoscaling": {"minReplicas": 3, "maxReplicas": 2}},
+        "spec.autoscaling.minReplicas",
+        "must not exceed maxReplicas",
+    ),
+    (
+        "an autoscaler without a bound",
+        KIND_SERVING,
+        {"autoscaling": {"mode": "Builtin", "targetRunningRequests": 8}},
+        "spec.autoscaling.maxReplicas",
+        "need autoscaling.maxReplicas",
+    ),
+    (
+        "an autoscaler without a target",
+        KIND_SERVING,
+        {"autoscaling": {"mode": "Builtin", "maxReplicas": 2}},
+        "spec.autoscaling.targetRunningRequests",
+        "or slo.tpotMilliseconds",
+    ),
+    (
+        "an autoscaler that cannot count requests",
+        KIND_SERVING,
+        {
+            "engine": {"plugin": {"injection": "None"}},
+            "autoscaling": {"mode": "Builtin", "maxReplicas": 2, "targetRunningRequests": 8},
+        },
+        "spec.autoscaling.mode",
+        "counts requests through the plugin",
+    ),
+    (
+        "zero pods that nothing wakes",
+        KIND_SERVING,
+        {"autoscaling": {"mode": "Builtin", "minReplicas": 0, "maxReplicas": 2, "targetRunningRequests": 8}},
+        "spec.autoscaling.minReplicas",
+        "cannot wake from zero pods",
+    ),
+    (
+        "zero pods that KEDA cannot wake",
+        KIND_SERVING,
+        {
+            "autoscaling": {
+                "mode": "KEDA",
+                "minReplicas": 0,
+                "maxReplicas": 2,
+                "targetRunningRequests": 8,
+                "keda": {"serverAddress": "http://prometheus:9090"},
+            }
+        },
+        "spec.autoscaling.keda.wakeUpQuery",
+        "only the router or gateway sees a request",
+    ),
+    (
+        "KEDA without its Prometheus",
+        KIND_SERVING,
+        {"autoscaling": {"mode": "KEDA", "maxReplicas": 2, "targetRunningRequests": 8}},
+        "spec.autoscaling.keda.serverAddress",
+        "the URL of Prometheus",
+    ),
+    (
+        "KEDA without a target",
+        KIND_SERVING,
+        {"autoscaling": {"mode": "KEDA", "maxReplicas": 2, "keda": {"serverAddress": "http://prometheus:9090"}}},
+        "spec.autoscaling.targetRunningRequests",
+        "mode KEDA needs",
+    ),
 ]
 
 
