@@ -151,5 +151,5 @@ def _rung(remedy: Remedy, spec: Mapping[str, Any], acceptance: Sequence[float]) 
             return None
         return Rung(remedy, {"engine.cudagraphMode": "FULL_DECODE_ONLY"}, "full graphs for decode steps only")
     if remedy is Remedy.WITHOUT_SPECULATION:
-        return Rung(remedy, {"speculation": None}, "no speculation")
+        return Rung(remedy, {"speculation.enabled": False}, "no speculation")
     return None
