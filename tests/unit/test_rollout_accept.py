@@ -41,6 +41,22 @@ def test_the_best_one_is_laid_over_the_spec_and_stays_without_being_proposed_aga
     assert busy.spec == found.spec, "one at a time"
 
 
+def test_one_that_another_replaced_comes_back_and_a_failed_one_leaves_what_was_before() -> None:
+    spec = serving(**APPLY).spec
+    off = Proposal({"speculation.enabled": False}, Reason.NO_DRAFTER, 0.1, 60.0, 1e6, "")
+    on = Proposal({"speculation.enabled": True}, Reason.DRAFTER_PAYS, 0.1, 60.0, 1e6, "")
+    first = accept(spec, RolloutStatus(), [off], NOW)
+    assert not first.spec.speculation.enabled
+    second = accept(spec, first.memory, [off, on], NOW)
+    assert second.spec.speculation.enabled
+    third = accept(spec, second.memory, [off], NOW)
+    assert not third.spec.speculation.enabled
+    assert [name_of(one) for one in third.memory.applied] == [on.key, off.key]
+    failed = FailedRollout(revision="x", reason="GoodputLost", own=True, proposal=on.key, at=rfc3339(NOW))
+    back = accept(spec, second.memory.model_copy(update={"failed": [failed]}), [], NOW)
+    assert not back.spec.speculation.enabled
+
+
 def test_what_the_user_writes_holds() -> None:
     first = accept(serving(**APPLY).spec, RolloutStatus(), [FEWER], NOW)
     spoken = accept(serving(**APPLY, speculation={"maxTokens": 7}).spec, first.memory, [], NOW)

@@ -131,6 +131,13 @@ def test_mode_observe_without_probing_touches_nothing() -> None:
     assert [candidate.k for candidate in step.buckets[0].candidates if not candidate.borrowed] == [1]
 
 
+def test_without_the_plugin_a_manual_table_is_what_engines_boot_with() -> None:
+    bare = {"engine": {"plugin": {"injection": "None"}}}
+    assert settings_of(spec(tuning=MANUAL, **bare)).boot_table == settings_of(spec(tuning=MANUAL)).manual_table
+    assert settings_of(spec(**bare)).boot_table == settings_of(spec()).boot_table
+    assert settings_of(spec(tuning=MANUAL)).boot_table != settings_of(spec(tuning=MANUAL)).manual_table
+
+
 def test_mode_manual_is_obeyed_and_pushed_once() -> None:
     running = loop(**MANUAL)
     step = running.run(10, 16)

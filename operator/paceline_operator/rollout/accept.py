@@ -33,11 +33,14 @@ def accept(spec: ServingSpec, memory: RolloutStatus, proposals: Sequence[Proposa
     raw: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     applied = [one for one in memory.applied if _holds(one, raw, memory)]
     if spec.rollout.proposals is Proposals.APPLY and memory.phase is Phase.STEADY and len(applied) < MAX_APPLIED:
-        known = {name_of(one) for one in applied}
-        fresh = [one for one in proposals if one.key not in known and _worth_it(one) and not _failed(one, memory)]
+        laid = _laid(raw, applied) or spec
+        there = laid.model_dump(mode="json", by_alias=True, exclude_none=True)
+        fresh = [one for one in proposals if _news(one, there) and _worth_it(one) and not _failed(one, memory)]
         for one in sorted(fresh, key=lambda one: -one.gain_low):
-            if _laid(raw, [*applied, found := _record(one, raw, now)]) is not None:
-                applied.append(found)
+            found = _record(one, raw, now)
+            others = [each for each in applied if name_of(each) != one.key]  # below what it is to replace
+            if _laid(raw, [*others, found]) is not None:
+                applied = [*others, found]
                 break
     laid = _laid(raw, applied)
     if laid is None:  # the spec changed so that they do not fit it any more
@@ -69,6 +72,11 @@ def _holds(applied: AppliedProposal, raw: dict[str, Any], memory: RolloutStatus)
 
 def _failed(proposal: Proposal, memory: RolloutStatus) -> bool:
     return any(one.own and one.proposal == proposal.key for one in memory.failed)
+
+
+def _news(proposal: Proposal, there: dict[str, Any]) -> bool:
+    """Whether it changes what is in force: one that another has replaced since is a new one."""
+    return any(value_at(there, path) != value for path, value in proposal.changes.items())
 
 
 def _worth_it(proposal: Proposal) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from paceline_engine.protocol import MAX_PROBE_SHARE, Verification, expand
 from paceline_operator.api.conditions import Reason
+from paceline_operator.api.engine import PluginInjection
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.tuning import ProbingMode, TuningMode
 from paceline_operator.tuning import (
@@ -66,14 +67,17 @@ def settings_of(spec: ServingSpec) -> Settings:
         tuning.probing.mode is ProbingMode.AUTO and tuning.mode is TuningMode.AUTO
     )
     rows = sorted((row.from_requests, row.k) for row in tuning.table or ())
+    manual = expand(rows, spec.engine.max_num_seqs) if tuning.mode is TuningMode.MANUAL and rows else None
+    unplugged = spec.engine.plugin.injection is PluginInjection.NONE
     tpot, ttft = spec.slo.tpot_milliseconds, spec.slo.ttft_p95_milliseconds
     return Settings(
         mode=tuning.mode,
         method=spec.speculation.method,
         ladder=ladder,
         max_num_seqs=spec.engine.max_num_seqs,
-        boot_table=boot_table(ladder, spec.engine.max_num_seqs),
-        manual_table=expand(rows, spec.engine.max_num_seqs) if tuning.mode is TuningMode.MANUAL and rows else None,
+        # Without the plugin the command line alone can bring the user's table to the engine.
+        boot_table=manual if manual and unplugged else boot_table(ladder, spec.engine.max_num_seqs),
+        manual_table=manual,
         interval_seconds=float(tuning.interval_seconds),
         min_gain=tuning.min_gain_percent / 100,
         probing=probing and len(ladder) > 1,
