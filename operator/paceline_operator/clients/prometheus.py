@@ -41,7 +41,7 @@ class PrometheusClient:
         """The load of a serving until `now`. Never raises for what a server does."""
         url = asked.url or self._url
         if not url:
-            text = "metrics.prometheus names no url, and the operator has none of its own (prometheus.url of the chart)"
+            text = "metrics.prometheus names no url, and the operator has none of its own (PACELINE_PROMETHEUS_URL)"
             return Absence(Reason.HISTORY_ERROR, text)
         future = self._threads.submit(self._ask, url, asked, now)
         try:

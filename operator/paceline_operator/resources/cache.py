@@ -6,6 +6,7 @@ user gives the engine hold for the download too.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -90,11 +91,11 @@ def container(
         "image": image,
         "command": ["python3", "-m", "paceline_engine.pull"],
         "args": [literal(text) for text in ["--root", str(CACHE_ROOT), *link, *asked]],
-        "env": [*(variable for variable in _with_plugin(spec, env)), own],
-        "resources": RESOURCES,
+        "env": [*copy.deepcopy(_with_plugin(spec, env)), own],
+        "resources": copy.deepcopy(RESOURCES),
         "securityContext": security,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _writable(spec, mounts),
+        "volumeMounts": copy.deepcopy(_writable(spec, mounts)),
     }
 
 
