@@ -27,6 +27,8 @@ from tests.harness.ports import free_ports
 from tests.harness.processes import Daemon, wait_until
 
 Object = dict[str, Any]
+NAMED = ("ServiceAccount", "NetworkPolicy", "Service", "PodDisruptionBudget", "Deployment")
+"""Kinds of children that every serving has one of, of its own name."""
 KEY = "a-key-of-the-tests-that-is-long-enough"
 PATIENCE_SECONDS = 60.0
 """On a machine that other suites share."""

@@ -12,8 +12,7 @@ import pytest
 from paceline_engine.protocol import derive_token
 from paceline_operator import naming
 from paceline_operator.clients.keys import key_version
-from paceline_operator.plan import CHILD_KINDS
-from tests.cluster.operators import KEY, Place
+from tests.cluster.operators import KEY, NAMED, Place
 
 # The minute that test_two_operators.py looks back on passes while these tests run.
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("quiet_minute")]
@@ -24,7 +23,7 @@ SECRET = f"token-{key_version(KEY.encode())}"
 
 def _settled(place: Place, name: str) -> dict[str, str]:
     """Wait until all children are there and status is written; the children's versions."""
-    for kind in CHILD_KINDS:
+    for kind in NAMED:
         place.child(kind, name)
     place.condition(name, "Accepted", "Valid")
     place.wait("the pods", lambda: len(place.list("Pod")) == _replicas(place, name))
@@ -41,7 +40,7 @@ def test_apply_of_the_example_makes_the_children_and_says_so(place: Place) -> No
     _settled(place, "minimal")
     serving = place.get(naming.KIND_SERVING, "minimal") or {}
     uid = serving["metadata"]["uid"]
-    for kind in CHILD_KINDS:
+    for kind in NAMED:
         (owner,) = place.child(kind, "minimal")["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (uid, True)
     secret = place.child("Secret", f"minimal-{SECRET}")
@@ -97,10 +96,10 @@ def test_scale_moves_pods_and_gives_their_selector(place: Place) -> None:
 def test_a_deleted_child_comes_back(place: Place) -> None:
     place.serve("chat")
     _settled(place, "chat")
-    before = {kind: place.child(kind, "chat")["metadata"]["uid"] for kind in CHILD_KINDS}
-    for kind in CHILD_KINDS:
+    before = {kind: place.child(kind, "chat")["metadata"]["uid"] for kind in NAMED}
+    for kind in NAMED:
         place.kubectl("delete", kind, "chat", "--wait=false")
-    for kind in CHILD_KINDS:
+    for kind in NAMED:
         place.wait(f"a new {kind}", lambda kind=kind: place.child(kind, "chat")["metadata"]["uid"] != before[kind])
 
 
@@ -141,23 +140,23 @@ def test_a_hand_edited_child_is_corrected(place: Place) -> None:
 def test_delete_takes_the_children_along_and_a_new_object_of_the_name_gets_its_own(place: Place) -> None:
     place.serve("chat")
     _settled(place, "chat")
-    old = {kind: place.child(kind, "chat")["metadata"]["uid"] for kind in CHILD_KINDS}
+    old = {kind: place.child(kind, "chat")["metadata"]["uid"] for kind in NAMED}
     place.kubectl("delete", naming.PLURAL_SERVING, "chat", "--wait=true", "--timeout=5s")
     place.serve("chat")
     uid = (place.get(naming.KIND_SERVING, "chat") or {})["metadata"]["uid"]
 
     def new() -> bool:
-        found = [place.get(kind, "chat") for kind in CHILD_KINDS]
+        found = [place.get(kind, "chat") for kind in NAMED]
         owners = [body["metadata"]["ownerReferences"] for body in found if body]
-        return len(owners) == len(CHILD_KINDS) and all([o["uid"] for o in owner] == [uid] for owner in owners)
+        return len(owners) == len(NAMED) and all([o["uid"] for o in owner] == [uid] for owner in owners)
 
     place.wait("children of the new object", new)
-    assert not set(old.values()) & {place.child(kind, "chat")["metadata"]["uid"] for kind in CHILD_KINDS}
+    assert not set(old.values()) & {place.child(kind, "chat")["metadata"]["uid"] for kind in NAMED}
     secret = place.child("Secret", f"chat-{SECRET}")
     token = base64.b64decode(secret["data"]["current"]).decode()
     assert token == derive_token(KEY.encode(), uid, key_version(KEY.encode()))
     place.kubectl("delete", naming.PLURAL_SERVING, "chat", "--wait=true", "--timeout=5s")
-    place.wait("nothing to be left", lambda: not any(place.get(kind, "chat") for kind in CHILD_KINDS))
+    place.wait("nothing to be left", lambda: not any(place.get(kind, "chat") for kind in NAMED))
     place.wait("the Secret to be gone", lambda: place.get("Secret", f"chat-{SECRET}") is None)
 
 
