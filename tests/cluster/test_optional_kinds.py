@@ -143,6 +143,7 @@ def test_a_group_is_made_scaled_and_gone_with_its_serving(bare: ControlPlane, pl
     place.condition("wide", "Progressing", "RollingOut")
     counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas"), 3)
     place.patch("LeaderWorkerSet", "wide-group", {"status": {**counts, "observedGeneration": before + 1}}, "status")
+    place.kubectl("annotate", naming.PLURAL_SERVING, "wide", "nudge=1")  # it looks by itself, but not at once
     place.condition("wide", "Progressing", "Settled")
     # One engine on one node again: the set goes, a Deployment comes.
     place.patch(naming.KIND_SERVING, "wide", {"spec": {"engine": {"multiNode": None}}})
