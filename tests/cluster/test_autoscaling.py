@@ -142,7 +142,7 @@ def test_builtin_turns_k_off_first_then_buys_a_pod_and_gives_it_back(
     assert (first.engine.table[2], replicas(place)) == (0, 1), f"k is changed and no pod bought: {waits}"
     place.wait("a pod to be bought", lambda: replicas(place) == 2)
     assert min(at for at, policy in first.pushed if policy.table[2] == 0) < time.time()
-    (event,) = place.events("AboveTarget")
+    (event,) = place.wait("the event", lambda: place.events("AboveTarget") or None)
     assert event["message"].startswith("replicas 1 to 2: 8.0 requests a pod for a target of 4")
     place.wait("the Deployment", lambda: deployed(place, 2))
     place.condition("chat", "ScalingActive", "PodsPending")
@@ -179,7 +179,7 @@ def test_an_autoscaler_of_the_clusters_scales_and_builtin_steps_back(
     place.condition("chat", "ScalingActive", "ForeignReplicasWriter")
     place.wait("five replicas", lambda: deployed(place, 5))
     assert scaling(place)["foreignWriter"] == SCALER
-    assert len(place.wait("the event", lambda: place.events("ForeignReplicasWriter"))) == 1
+    assert len(place.wait("the event", lambda: place.events("ForeignReplicasWriter") or None)) == 1
     engine.running = 0  # now mode Builtin would take pods away, and at once
     set_spec(place, autoscaling={"behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}})
     metrics.values["requests"] = 12
