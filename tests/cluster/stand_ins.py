@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -49,7 +49,7 @@ def control(address: str, parts: Parts, tokens: tuple[bytes, ...]) -> Iterator[C
 
 
 @contextmanager
-def metrics(address: str, text: str) -> Iterator[None]:
+def metrics(address: str, text: str | Callable[[], str]) -> Iterator[None]:
     """The engine's serving port, of which /metrics alone is there."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -57,7 +57,7 @@ def metrics(address: str, text: str) -> Iterator[None]:
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.end_headers()
-            self.wfile.write(text.encode())
+            self.wfile.write((text if isinstance(text, str) else text()).encode())
 
         def log_message(self, *_: object) -> None:
             pass

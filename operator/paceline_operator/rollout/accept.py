@@ -33,8 +33,8 @@ def accept(spec: ServingSpec, memory: RolloutStatus, proposals: Sequence[Proposa
     raw: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     applied = [one for one in memory.applied if _holds(one, raw, memory)]
     if spec.rollout.proposals is Proposals.APPLY and memory.phase is Phase.STEADY and len(applied) < MAX_APPLIED:
-        laid = _laid(raw, applied) or spec
-        there = laid.model_dump(mode="json", by_alias=True, exclude_none=True)
+        in_force = _laid(raw, applied) or spec
+        there = in_force.model_dump(mode="json", by_alias=True, exclude_none=True)
         fresh = [one for one in proposals if _news(one, there) and _worth_it(one) and not _failed(one, memory)]
         for one in sorted(fresh, key=lambda one: -one.gain_low):
             found = _record(one, raw, now)
