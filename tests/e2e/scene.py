@@ -32,12 +32,16 @@ sys.stdout.buffer.write(urllib.request.urlopen(request, timeout=5).read())
 
 @dataclass
 class Scene:
-    """The serving `name` in `namespace`; the operator lives in the same namespace. Logs go to the node's."""
+    """The serving `name` in `namespace`; the operator lives in the same namespace. Logs go to the node's.
+
+    `alone`: the operator watches no other namespace, and has no right to.
+    """
 
     node: Node
     namespace: str
     name: str
     operators: int = 0
+    alone: bool = False
 
     def kubectl(self, *arguments: str, **options: Any) -> str:
         """Standard output of kubectl in the namespace."""
@@ -45,7 +49,8 @@ class Scene:
 
     def install(self) -> None:
         """The chart, with its CRDs and rights but no operator pod: the operator is a process that can be killed."""
-        options = ("--namespace", self.namespace, "--set=replicas=0")
+        options = ["--namespace", self.namespace, "--set=replicas=0"]
+        options += [f"--set=watchNamespaces={{{self.namespace}}}"] if self.alone else []
         helm("install", "paceline", CHART, *options, kubeconfig=self.node.kubeconfig, prefix=self.node.prefix)
 
     @contextmanager
@@ -63,6 +68,7 @@ class Scene:
             "PACELINE_HTTP_HOST": "127.0.0.1",
             "PACELINE_LEASE_SECONDS": "8",
             "PACELINE_IDENTITY": name,
+            "PACELINE_WATCH_NAMESPACES": self.namespace if self.alone else "",
         }
         command = [sys.executable, "-m", "paceline_operator"]
         daemon = Daemon(name, [*self.node.prefix, *command], self.node.logs_dir, env=environment)
@@ -101,11 +107,15 @@ class Scene:
         found = conditions.get(kind, {})
         return found.get("status", ""), found.get("reason", "")
 
+    def pods(self) -> list[Object]:
+        """All pods of the serving, those that end included."""
+        listed = json.loads(self.kubectl("get", "pods", f"--selector={self._children}", "--output=json"))
+        return list(listed["items"])
+
     def pod(self) -> Object:
         """The one engine pod."""
-        listed = json.loads(self.kubectl("get", "pods", f"--selector={self._children}", "--output=json"))
-        (found,) = listed["items"]
-        return dict(found)
+        (found,) = self.pods()
+        return found
 
     def state(self) -> Object:
         """`GET /state` of the engine's control port, with its token."""

@@ -197,6 +197,8 @@ async def test_only_what_both_did_since_they_are_watched_counts() -> None:
     assert stable.windows == {KIND: (Window(400.0, 10),)}
     assert canary.windows == {Kind(8, 0, 0): (Window(500.0, 20),)}
     assert (stable.requests.answered, stable.requests.failed, canary.requests.answered) == (60.0, 3.0, 30.0)
+    few = [await engine("b", cell(4, 1, 3))]
+    assert seen(watch, "new", few, {}, ["b"]).canary[KIND] == (Window(150.0, LEAST_STEPS),), "with those of before"
     assert seen(watch, "other", later, pages, ["b"]).sides(["b"])[1].windows == {}, "another canary"
 
 

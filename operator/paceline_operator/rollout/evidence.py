@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -12,9 +11,9 @@ from paceline_operator.rollout.page import Page
 from paceline_operator.tuning.model import Engine
 
 LEAST_STEPS = 8
-"""Decode steps of one kind in a reading; fewer say more of the moment than of the engine."""
+"""Decode steps of one kind in a window; fewer say more of the moment than of the engine."""
 KEPT_WINDOWS = 64
-"""Readings of one kind and pod that are kept, the newest: an hour of them judges no better."""
+"""Of one kind, the newest: an hour of them judges no better."""
 
 
 class Kind(NamedTuple):
@@ -25,8 +24,16 @@ class Kind(NamedTuple):
     prompt: int
 
 
+class Sums(NamedTuple):
+    """Steps of one kind and pod that are too few yet for a window."""
+
+    steps: int = 0
+    emitted: int = 0
+    seconds: float = 0.0
+
+
 class Window(NamedTuple):
-    """One reading of one pod: tokens a second of step time, and the steps that it rests on."""
+    """Of one pod, a reading or several: tokens a second of step time, and the steps that it rests on."""
 
     goodput: float
     steps: int
@@ -54,6 +61,8 @@ class Watch:
     """Pod -> cursor for its next `GET /samples`: not the tuner's, which rests meanwhile."""
     stable: Windows = field(default_factory=dict)
     canary: Windows = field(default_factory=dict)
+    begun: Mapping[tuple[str, Kind], Sums] = field(default_factory=dict)
+    """(pod, kind) -> what the next window has so far."""
     first: Mapping[str, Page] = field(default_factory=dict)
     """Pod -> the first reading of its /metrics."""
     last: Mapping[str, Page] = field(default_factory=dict)
@@ -77,14 +86,19 @@ def seen(
         past = Watch(revision)
     mine = set(canaries)
     sides: dict[bool, dict[Kind, tuple[Window, ...]]] = {True: dict(past.canary), False: dict(past.stable)}
-    cursors = {}
+    cursors, begun = {}, dict[tuple[str, Kind], Sums]()
     for engine in engines:
         if engine.samples is None or engine.state is None or engine.state.boot_id != engine.samples.boot_id:
             continue
         cursors[engine.name] = engine.samples.cursor
-        if engine.name in past.cursors and not engine.samples.reset:
-            side = sides[engine.name in mine]
-            for kind, window in _windows(engine).items():
+        if engine.name not in past.cursors or engine.samples.reset:
+            continue
+        side = sides[engine.name in mine]
+        for kind, sums in _grown(past.begun, engine).items():
+            if sums.steps < LEAST_STEPS:
+                begun[engine.name, kind] = sums
+            elif sums.emitted and sums.seconds > 0:
+                window = Window(sums.emitted / sums.seconds, sums.steps)
                 side[kind] = (*side.get(kind, ()), window)[-KEPT_WINDOWS:]
     first = dict(past.first)
     last = {pod: found for pod, found in past.last.items() if pod in pages}
@@ -95,21 +109,17 @@ def seen(
             last[pod] = Page()
         else:
             last[pod] = risen
-    return replace(past, cursors=cursors, stable=sides[False], canary=sides[True], first=first, last=last)
+    return replace(past, cursors=cursors, stable=sides[False], canary=sides[True], begun=begun, first=first, last=last)
 
 
-def _windows(engine: Engine) -> dict[Kind, Window]:
-    """Of one reading: steps that a probe burst drafted for are not what the engine does by itself."""
+def _grown(begun: Mapping[tuple[str, Kind], Sums], engine: Engine) -> dict[Kind, Sums]:
+    """What was begun of the engine and one more reading. Steps that a probe burst drafted for are not what it does by
+    itself."""
     assert engine.samples is not None
-    sums: dict[Kind, tuple[int, int, float]] = {}
+    found = {kind: sums for (name, kind), sums in begun.items() if name == engine.name}
     for cell in engine.samples.cells:
-        if not cell.probe and cell.seconds > 0 and cell.emitted > 0:
+        if not cell.probe:
             kind = Kind(cell.load, cell.context, cell.prompt)
-            steps, emitted, seconds = sums.get(kind, (0, 0, 0.0))
-            sums[kind] = steps + cell.steps, emitted + cell.emitted, seconds + cell.seconds
-    found = {
-        kind: Window(emitted / seconds, steps)
-        for kind, (steps, emitted, seconds) in sums.items()
-        if steps >= LEAST_STEPS
-    }
-    return {kind: window for kind, window in found.items() if math.isfinite(math.log(window.goodput))}
+            steps, emitted, seconds = found.get(kind, Sums())
+            found[kind] = Sums(steps + cell.steps, emitted + cell.emitted, seconds + cell.seconds)
+    return found
