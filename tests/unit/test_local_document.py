@@ -46,6 +46,12 @@ def test_a_load_comes_with_it_in_either_order(tmp_path: Path) -> None:
         assert (phase.duration_seconds, phase.concurrency, phase.text) == (5, 3, Text.COPY)
 
 
+def test_there_is_no_claim_for_a_model_cache_here(tmp_path: Path) -> None:
+    model = {"source": "hf://a/b", "cache": {"claim": {"size": "1Gi"}}}
+    serving, _ = read(written(tmp_path, changed(SERVING, model=model)))
+    assert (serving.spec.model.source, serving.spec.model.cache) == ("hf://a/b", None)
+
+
 def test_the_example_is_right() -> None:
     serving, load = read(EXAMPLE)
     assert load is not None

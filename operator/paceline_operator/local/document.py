@@ -85,6 +85,9 @@ def read(path: Path) -> tuple[SpeculativeServing, LocalLoad | None]:
     if not serving.metadata.uid:
         metadata = serving.metadata.model_copy(update={"uid": str(uuid.uuid4())})
         serving = serving.model_copy(update={"metadata": metadata})
+    # There is no claim here: vLLM downloads into the engines' home, which all of them share and which stays.
+    model = serving.spec.model.model_copy(update={"cache": None})
+    serving = serving.model_copy(update={"spec": serving.spec.model_copy(update={"model": model})})
     return serving, _parse(LocalLoad, found[KIND_LOAD], path) if KIND_LOAD in found else None
 
 
