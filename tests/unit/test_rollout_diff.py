@@ -46,6 +46,19 @@ def test_without_a_plugin_a_table_reaches_the_engine_at_its_start_alone() -> Non
     assert changed(one, other) == ("tuning.ladder",)
 
 
+def test_ks_that_the_pods_booted_with_are_live_and_others_need_a_boot() -> None:
+    def boot(*ladder: int) -> dict[str, Any]:
+        return boot_spec(serving(tuning={"ladder": ladder} if ladder else {}).spec)
+
+    running = boot(5, 3, 1, 0)
+    assert changed(running, boot(5, 1, 0)) == ()
+    assert changed(running, boot(5, 4, 1, 0)) == ("tuning.ladder",)
+    assert changed(running, boot()) == ("tuning.ladder",)
+    narrower, wider = (serving(tuning={"ladder": ladder}).spec for ladder in ([3, 0], [5, 4, 0]))
+    assert with_boot(narrower, running).tuning.ladder == [3, 0]
+    assert with_boot(wider, running).tuning.ladder == [5, 3, 1, 0], "until the others run"
+
+
 def test_a_field_that_an_earlier_version_did_not_know_has_the_default_of_today() -> None:
     now = boot_spec(serving().spec)
     then = {**now, "engine": {name: value for name, value in now["engine"].items() if name != "maxNumSeqs"}}

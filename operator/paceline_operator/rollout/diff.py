@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from paceline_operator.api.engine import PluginInjection
 from paceline_operator.api.model import Download
 from paceline_operator.api.serving import ServingSpec
+from paceline_operator.tuning.prior import ladder_of
 
 Boot = dict[str, Any]
 """The part of a spec that pods are made from, as JSON, defaults filled in."""
@@ -19,6 +20,8 @@ LIVE = ("replicas", "tuning", "slo", "rollout", "suspend", "autoscaling", "metri
 ANY_SIZE = "1Gi"
 TABLE_AT_BOOT = ("ladder", "table")
 """Of tuning: without a plugin a table reaches the engine in its command line alone."""
+LADDER = "ladder"
+"""With a plugin: the ks that the schedule at boot names. Fewer of them are live; others need a boot."""
 
 
 def boot_spec(spec: ServingSpec) -> Boot:
@@ -32,6 +35,8 @@ def boot_spec(spec: ServingSpec) -> Boot:
             cache["claim"]["size"] = ANY_SIZE
     if spec.engine.plugin.injection is PluginInjection.NONE:
         boot["tuning"] = {name: whole["tuning"][name] for name in TABLE_AT_BOOT if name in whole["tuning"]}
+    else:
+        boot[LADDER] = list(ladder_of(spec))
     return boot
 
 
@@ -43,7 +48,10 @@ def with_boot(spec: ServingSpec, boot: Boot) -> ServingSpec:
     whole = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     kept = {name: whole[name] for name in LIVE if name in whole}
     kept["tuning"] = whole["tuning"] | boot.get("tuning", {})
-    return ServingSpec.model_validate({**boot, **kept})
+    found = ServingSpec.model_validate({**_fields(boot), **kept})
+    if LADDER not in boot or set(ladder_of(found)) <= set(boot[LADDER]):
+        return found
+    return found.model_copy(update={"tuning": found.tuning.model_copy(update={"ladder": boot[LADDER]})})
 
 
 def changed(before: Boot, after: Boot) -> tuple[str, ...]:
@@ -51,14 +59,25 @@ def changed(before: Boot, after: Boot) -> tuple[str, ...]:
 
     `before` may be of an earlier version: what it does not know has the default it has now.
     """
-    return tuple(sorted(_differing(_completed(before), _completed(after), "")))
+    one, other = _completed(before), _completed(after)
+    found = sorted(_differing(_fields(one), _fields(other), ""))
+    there, asked = one.get(LADDER), other.get(LADDER)
+    if not found and isinstance(there, list) and isinstance(asked, list) and not set(asked) <= set(there):
+        return ("tuning.ladder",)  # where another field changed, the ladder may follow from that
+    return tuple(found)
+
+
+def _fields(boot: Boot) -> Boot:
+    """Those that a spec has."""
+    return {name: value for name, value in boot.items() if name != LADDER}
 
 
 def _completed(boot: Boot) -> Boot:
     try:
-        return boot_spec(ServingSpec.model_validate(boot))
+        whole = boot_spec(ServingSpec.model_validate(_fields(boot)))
     except ValidationError:  # written by another version: compared as it is
         return boot
+    return whole | {name: value for name, value in boot.items() if name == LADDER}
 
 
 def _differing(before: Any, after: Any, path: str) -> Iterator[str]:
