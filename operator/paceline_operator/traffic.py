@@ -19,12 +19,12 @@ from paceline_operator.resources import (
 )
 from paceline_operator.resources.revision import Revision
 from paceline_operator.rolling import revisions
-from paceline_operator.rollout.diff import LADDER, boot_spec
+from paceline_operator.rollout.diff import boot_spec
 from paceline_operator.rollout.revision import changes, next_number
 from paceline_operator.tuning.decide import settings_of
 from paceline_operator.verdicts import is_ready
 
-NOT_PLAIN = ("speculation", "tuning", LADDER)
+NOT_PLAIN = ("speculation", "tuning")
 """Sections that a pod without a drafter has nothing of."""
 
 
