@@ -138,6 +138,21 @@ def test_pods_stay_as_they_are_while_the_kind_that_is_asked_for_is_absent() -> N
     assert workload.keys("demo", naming.TRACK_STABLE) == (("Deployment", "demo"), ("LeaderWorkerSet", "demo-group"))
 
 
+def test_a_canary_of_several_nodes_is_a_group_of_its_own() -> None:
+    before = by_key(list(roll(serving(engine=GROUP, replicas=2)).manifests))
+    group = before["LeaderWorkerSet", "demo-group"]
+    group["status"] = {**dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas"), 2), "observedGeneration": 1}
+    labels = naming.labels("demo") | naming.track_labels(naming.TRACK_STABLE)
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    leaders = tuple({"metadata": {"name": f"demo-group-{n}", "labels": labels}, "status": ready} for n in range(2))
+    look = Observation(pods=leaders, children=before, missing_secrets={})
+    found = by_key(list(roll(serving(engine={**GROUP, "maxModelLen": 4096}, replicas=2), look).manifests))
+    canary = found["LeaderWorkerSet", "demo-group-canary"]["spec"]
+    assert canary["replicas"] == 1
+    assert "4096" in canary["leaderWorkerTemplate"]["leaderTemplate"]["spec"]["containers"][0]["args"]
+    assert found["LeaderWorkerSet", "demo-group"]["spec"] == group["spec"]
+
+
 def test_a_worker_without_a_node_keeps_a_canary_back() -> None:
     labels = {naming.LABEL_TRACK: naming.TRACK_CANARY}
     unplaced = {
