@@ -13,10 +13,12 @@ from pydantic import ValidationError
 from paceline_operator import naming
 from paceline_operator.api.base import ApiModel
 from paceline_operator.api.conditions import ConditionType, Reason
+from paceline_operator.api.engine import Device
 from paceline_operator.api.experiment import SpeculationExperiment
 from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.preflight import evidence, legality
+from paceline_operator.resources import Defaults
 from paceline_operator.verdicts import Verdict
 
 M = TypeVar("M", bound=ApiModel)
@@ -39,12 +41,14 @@ _UNUSED: Mapping[str, _Unused] = {
 }
 
 
-def accept(raw: Mapping[str, Any]) -> tuple[SpeculativeServing | None, Verdict]:
+def accept(raw: Mapping[str, Any], defaults: Defaults | None = None) -> tuple[SpeculativeServing | None, Verdict]:
     """The parsed object, None where it is refused; the verdict names the field. Status is not looked at."""
     serving = _parse(raw, SpeculativeServing)
     if isinstance(serving, Verdict):
         return None, serving
-    findings = legality.check(serving.spec)
+    gpu = serving.spec.engine.device is Device.GPU
+    image = (defaults.engine_image if gpu else defaults.cpu_engine_image) if defaults else ""
+    findings = legality.check(serving.spec, image)
     if findings:
         return None, _refused(findings[0].reason, [finding.message for finding in findings])
     return serving, Verdict(ConditionType.ACCEPTED, True, Reason.VALID, "The spec is valid")

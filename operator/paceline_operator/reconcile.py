@@ -114,7 +114,7 @@ class ServingPass:
         due = self._memory.look_at is not None and self._memory.look_at <= self._hands.clock.monotonic()
         full = full or due or self._memory.generation != meta["generation"]
         draft = Draft(raw, previous, {}, [], act.Report())
-        serving, accepted = accept(raw)
+        serving, accepted = accept(raw, self._hands.defaults)
         after = None
         try:
             after = await self._work(draft, serving, accepted, full)

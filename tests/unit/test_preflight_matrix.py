@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from itertools import product
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from paceline_operator import settings
+from paceline_operator.acceptance import accept
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.engine import CudagraphMode, Device, Engine
 from paceline_operator.api.runner import RUNNER_VARIABLE, Runner, keeps_k, runner_of, without_schedule
@@ -21,6 +23,7 @@ from paceline_operator.preflight.arguments import owner_of
 from paceline_operator.preflight.legality import check
 from paceline_operator.preflight.matrix import Combination, DraftParallel, Effect, Rule, When, version_of
 from tests.rules import REFUSALS, made, spec_of
+from tests.servings import DEFAULTS, MINIMAL
 
 RULES = matrix.load().rules
 CONFIGS: list[dict[str, Any]] = [{}, {"parallel_drafting": True}, {"use_heterogeneous_vocab": True}]
@@ -79,14 +82,14 @@ def test_adaptive_verification_is_possible_where_nothing_refuses_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "default", "version"),
+    ("engine", "image", "version"),
     [
         ({}, "", "0.32"),
-        ({}, "vllm/vllm-openai:v0.33.0".partition(":")[2], "0.33"),
+        ({}, "vllm/vllm-openai:v0.33.0", "0.33"),
         ({"vllmVersion": "0.33"}, "", "0.33"),
         ({"vllmVersion": "0.33.2", "image": "a/b:v0.32.0"}, "", "0.33"),
         ({"image": "registry.example:5000/vllm/vllm-openai:v0.33.0"}, "", "0.33"),
-        ({"image": "registry.example:5000/vllm"}, "v0.33.0", "0.33"),
+        ({"image": "registry.example:5000/vllm"}, "vllm/vllm-openai:v0.33.0", "0.32"),
         ({"image": "a/b:0.33.0-cu130@sha256:" + "0" * 64}, "", "0.33"),
         ({"image": "a/b:latest"}, "", "0.32"),
         ({"vllmVersion": "0.26.0"}, "", "0.32"),
@@ -95,14 +98,14 @@ def test_adaptive_verification_is_possible_where_nothing_refuses_it() -> None:
     ],
 )
 def test_the_version_is_said_or_read_from_the_tag_or_the_nearest(
-    engine: dict[str, Any], default: str, version: str
+    engine: dict[str, Any], image: str, version: str
 ) -> None:
-    assert version_of(Engine.model_validate(engine), default) == version
+    assert version_of(Engine.model_validate(engine), image) == version
 
 
 @given(st.text(max_size=40), st.text(max_size=12))
-def test_no_image_breaks_the_version(image: str, default: str) -> None:
-    assert version_of(Engine.model_construct(image=image, vllm_version=None), default) in matrix.load().versions
+def test_no_image_breaks_the_version(image: str, version: str) -> None:
+    assert version_of(Engine.model_construct(image=image, vllm_version=version), image) in matrix.load().versions
 
 
 def test_the_default_version_is_that_of_the_default_images() -> None:
@@ -169,3 +172,12 @@ def test_a_rule_without_source_or_with_unknown_keys_is_refused(change: dict[str,
     Rule.model_validate(good)
     with pytest.raises(ValidationError):
         Rule.model_validate({**good, **change})
+
+
+def test_the_operators_own_image_tells_the_version_of_servings_that_name_none() -> None:
+    raw = {**MINIMAL, "spec": {**MINIMAL["spec"], "engine": {"kvCacheDtype": "octave_k3v4"}}}
+    newer = dataclasses.replace(DEFAULTS, engine_image="registry.example/vllm:v0.33.0")
+    assert accept(raw, newer)[0] is not None
+    refused, verdict = accept(raw, DEFAULTS)
+    assert (refused, verdict.reason) == (None, Reason.INCOMPATIBLE)
+    assert "0.33" not in verdict.message.partition("does not know")[0]

@@ -38,9 +38,13 @@ class Finding(NamedTuple):
     """Link to where vLLM says so."""
 
 
-def check(spec: ServingSpec) -> list[Finding]:
-    """Everything that is wrong with `spec`; empty if it is acceptable. The first is the gravest."""
-    return [finding for rule in RULES for finding in rule(spec)]
+def check(spec: ServingSpec, image: str = "") -> list[Finding]:
+    """Everything that is wrong with `spec`; empty if it is acceptable. The first is the gravest.
+
+    `image`: the operator's own for such an engine, whose tag tells the vLLM version where the spec does not.
+    """
+    said = [finding for rule in RULES for finding in rule(spec)]
+    return [*said, *_compatibility(spec, matrix.version_of(spec.engine, image))]
 
 
 def _invalid(message: str) -> Finding:
@@ -74,8 +78,7 @@ def _extra_config(spec: ServingSpec) -> Iterator[Finding]:
             yield Finding(Reason.OWNED_ARGUMENT, message)
 
 
-def _compatibility(spec: ServingSpec) -> Iterator[Finding]:
-    version = matrix.version_of(spec.engine)
+def _compatibility(spec: ServingSpec, version: str) -> Iterator[Finding]:
     for rule in matrix.holding(matrix.combination(spec, version)):
         if rule.effect is matrix.Effect.REFUSED:
             link = rule.source.link(version)
@@ -250,7 +253,6 @@ def _free_form(spec: ServingSpec) -> Iterator[Finding]:
 RULES: tuple[Callable[[ServingSpec], Iterator[Finding]], ...] = (
     _extra_arguments,
     _extra_config,
-    _compatibility,
     _ladder,
     _table,
     _fixed_k,

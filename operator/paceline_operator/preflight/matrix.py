@@ -175,14 +175,15 @@ def load() -> Matrix:
     return Matrix.model_validate(yaml.safe_load(text))
 
 
-def version_of(engine: Engine, default: str = "") -> str:
-    """`major.minor` of the matrix by which an engine is judged: vllmVersion, else the image's tag, else `default`.
+def version_of(engine: Engine, image: str = "") -> str:
+    """`major.minor` of the matrix by which an engine is judged: vllmVersion, else its image's tag, else the default.
 
-    A version that the matrix does not have is judged by the nearest one that it has, the older where two are as near.
+    `image` is what the operator takes where the spec names none. A version that the matrix does not have is judged by
+    the nearest one that it has, the older where two are as near.
     """
     versions = load().versions
-    tag = (engine.image or "").partition("@")[0].rpartition("/")[2].partition(":")[2]
-    for text in (engine.vllm_version or "", tag, default):
+    tag = (engine.image or image).partition("@")[0].rpartition("/")[2].partition(":")[2]
+    for text in (engine.vllm_version or "", tag):
         if match := _TAG.match(text):
             asked = (int(match[1]), int(match[2]))
             return min(versions, key=lambda known: _distance(asked, _key(known)))
