@@ -100,13 +100,11 @@ def rest(previous: ServingStatus, reason: Reason) -> list[Verdict]:
 def settling(memory: Remembered, clock: Clock, raw: Object, look: Observation, interval_seconds: float) -> bool:
     """Whether k stays as it is because pods came or went by scaling; after it, latencies are read anew."""
     now, ready = clock.monotonic(), sum(map(is_ready, look.pods))
-    was = now < memory.motion.until
     memory.motion = motion.seen(memory.motion, replicas_of(raw), ready, now, PAUSE_INTERVALS * interval_seconds)
-    if now < memory.motion.until:
-        return True
-    if was:
+    rests = now < memory.motion.until
+    if rests:
         memory.first_tokens = FirstTokens()
-    return False
+    return rests
 
 
 def keda(name: str, look: Observation) -> Verdict | None:
@@ -151,7 +149,7 @@ def _stepped_back(held: ScalingStatus, other: writers.Writer, at: int, now: str,
     verdict = Verdict(_TYPE, False, Reason.FOREIGN_REPLICAS_WRITER, text)
     accepted = writers.Writer(held.writer, "", held.written_at or "")
     status = _status(held, held.desired_replicas, verdict, accepted, now)
-    return Scaled({"scaling": status.model_copy(update={"foreign_writer": other.manager})}, [verdict])
+    return Scaled({"scaling": status.model_copy(update={"foreign_writer": other.manager, "message": text})}, [verdict])
 
 
 def _status(

@@ -11,8 +11,9 @@ from paceline_operator import act, naming, scale
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
-from paceline_operator.clients.kube import ForbiddenError
+from paceline_operator.clients.kube import ConflictError, ForbiddenError
 from paceline_operator.clock import FakeClock, rfc3339
+from paceline_operator.firsttokens import FirstTokens
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import Absence, Observation
 from paceline_operator.retune import Retuned
@@ -256,6 +257,38 @@ async def test_a_rollout_freezes_and_a_refusal_is_an_error_of_the_pass() -> None
     await scene.run()
     assert [str(error) for error in scene.report.errors] == ["no (Forbidden, HTTP 403)"]
     assert (scene.replicas, scene.told) == (1, [])
+
+
+async def test_a_write_that_came_in_between_is_left_to_the_next_pass() -> None:
+    scene = Scene(total=40, tuning=MANUAL)
+    scene.kube.refuse[("SCALE", naming.KIND_SERVING)] = ConflictError(409, "Conflict", "it changed")
+    await scene.run()
+    assert (scene.replicas, scene.report.errors, scene.told) == (1, [], [])
+    scene.kube.refuse.clear()
+    await scene.run()
+    assert scene.replicas == 5
+
+
+async def test_k_rests_while_pods_come_by_scaling_and_latencies_are_read_anew() -> None:
+    scene = Scene()
+    pods = tuple(pod(f"demo-{index}", ready=True) for index in range(2))
+    seen = FirstTokens({}, 1.0)
+    scene.memory.first_tokens = seen
+
+    def settling(count: int) -> bool:
+        look = Observation(pods=pods[:count], children=None, missing_secrets={})
+        return scale.settling(scene.memory, scene.clock, scene.raw, look, INTERVAL)
+
+    assert not settling(1)
+    scene.kube.scaled("demo", 2, naming.FIELD_MANAGER)
+    assert settling(1)
+    scene.clock.advance(2 * INTERVAL)
+    assert not settling(1), "a model loads for long"
+    scene.memory.first_tokens = seen
+    assert settling(2)
+    assert scene.memory.first_tokens == FirstTokens()
+    scene.clock.advance(2 * INTERVAL)
+    assert not settling(2)
 
 
 KEDA: Object = {

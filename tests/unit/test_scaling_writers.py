@@ -55,6 +55,8 @@ def test_an_accepted_writer_who_writes_again_is_foreign_though_the_server_notes_
     autoscaler = Writer("kube-controller-manager", "scale", "")
     assert foreign(autoscaler, 2, held(autoscaler)) is None
     assert foreign(autoscaler, 3, held(autoscaler)) == autoscaler
+    known = held(autoscaler).model_copy(update={"foreign_writer": autoscaler.manager})
+    assert foreign(autoscaler, 2, known) == autoscaler, "it is at work, whatever it writes"
 
 
 def test_a_write_through_scale_by_somebody_else_is_foreign_whatever_it_wrote() -> None:

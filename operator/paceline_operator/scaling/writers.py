@@ -54,5 +54,5 @@ def foreign(writer: Writer | None, replicas: int, held: ScalingStatus | None) ->
     if held is None or writer is None or writer.ours:
         return None
     accepted = (writer.manager, writer.at) == (held.writer, held.written_at or "")
-    another = bool(writer.subresource) and not accepted
+    another = bool(writer.subresource) and (not accepted or held.foreign_writer == writer.manager)
     return writer if another or replicas != held.desired_replicas else None
