@@ -189,7 +189,14 @@ def test_a_spec_that_cannot_work_is_refused_by_field_and_touches_no_child(place:
     assert place.conditions("chat")["Ready"]["reason"] == "OwnedArgument"
     assert place.children() == before
     place.wait("the event", lambda: place.events("OwnedArgument"))
-    place.patch(naming.KIND_SERVING, "chat", {"spec": {"engine": {"extraArgs": []}}})
+    runner = [{"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "1"}]
+    bad = {"speculation": {"method": "suffix"}, "engine": {"extraArgs": [], "env": runner}}
+    place.patch(naming.KIND_SERVING, "chat", {"spec": bad})
+    accepted = place.condition("chat", "Accepted", "Incompatible")
+    assert "rule suffix-v2, https://github.com/vllm-project/vllm/" in accepted["message"]
+    assert place.children() == before
+    good = {"speculation": {"method": "ngram"}, "engine": {"env": []}}
+    place.patch(naming.KIND_SERVING, "chat", {"spec": good})
     place.condition("chat", "Accepted", "Valid")
     place.wait("two pods", lambda: len(place.list("Pod")) == 2)
 
