@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
+import re
 import threading
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from paceline_engine.protocol import MAX_BODY_BYTES, Probe, Samples
-from tests.engine.engines import MAX_K, MAX_NUM_SEQS, SEED, RealEngine
+from paceline_operator.clients.prometheus import PrometheusClient
+from paceline_operator.history import Load
+from paceline_operator.history.question import question
+from tests.engine.engines import MAX_K, MAX_NUM_SEQS, MODEL, SEED, RealEngine
 from tests.harness.processes import wait_until
+from tests.harness.prometheus import Prometheus
+from tests.servings import serving
 
 pytestmark = pytest.mark.engine
 
@@ -157,3 +168,31 @@ def test_a_refused_policy_changes_nothing_in_a_real_engine(engine: RealEngine, b
     after = engine.state()
     assert (after.generation, after.table) == (before.generation, before.table)
     assert engine.complete(["The"], tokens=2)
+
+
+async def test_prometheus_tells_the_load_that_the_engine_tells(engine: RealEngine, tmp_path: Path) -> None:
+    """History as the operator asks for it, from a real Prometheus that scrapes this engine."""
+    prometheus = Prometheus(tmp_path, [f"127.0.0.1:{engine.serving_port}"], {"namespace": "team-a"})
+    source = {"url": prometheus.url, "labels": {"model_name": MODEL}}
+    asked = question(serving(metrics={"prometheus": source}))
+    assert asked is not None
+    lately = dataclasses.replace(asked, window_seconds=2, step_seconds=1)
+    client = PrometheusClient()
+    try:
+        prometheus.wait_for("vllm:num_requests_running", "a first scrape")
+        with ExitStack() as requests:  # closed, they are given up: the engine works on none of them any longer
+            for prompt in PROMPTS:
+                body = {"model": MODEL, "prompt": prompt, "max_tokens": 1900, "ignore_eos": True, "stream": True}
+                requests.enter_context(engine.http.stream("POST", "/v1/completions", json=body))
+            steady = f"min_over_time(vllm:num_requests_running[4s]) == {len(PROMPTS)}"
+            await asyncio.to_thread(prometheus.wait_for, steady, "a steady load")
+            found = await client.load(lately, datetime.now(UTC))
+            own = re.search(r"^vllm:num_requests_running\{.*\} (\S+)$", engine.http.get("/metrics").text, re.MULTILINE)
+    finally:
+        client.close()
+        prometheus.stop()
+    assert own is not None
+    assert float(own[1]) == len(PROMPTS)
+    assert isinstance(found, Load), found
+    assert (found.running.p50, found.running.p99, found.demand.p99) == (len(PROMPTS),) * 3
+    assert found.running.shares == {len(PROMPTS): 1.0}

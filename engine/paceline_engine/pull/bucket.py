@@ -23,12 +23,14 @@ def listing(source: str) -> Listing:
     prefix = key.rstrip("/") + "/"
     try:
         import boto3
+        from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
         text = "s3:// onto a cache needs boto3 in the engine's image (vLLM's extra `runai` brings it)"
         raise PullError(Failure.SOURCE_UNSUPPORTED, text) from None
     try:
-        client = boto3.client("s3")
+        # By itself it signs addresses in the old way where no region speaks against it, which few buckets take.
+        client = boto3.client("s3", config=Config(signature_version="s3v4"))
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         objects = [entry for page in pages for entry in page.get("Contents", []) if not entry["Key"].endswith("/")]
         files = tuple(_file(client, bucket, prefix, entry) for entry in sorted(objects, key=lambda one: one["Key"]))
