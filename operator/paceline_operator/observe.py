@@ -70,8 +70,17 @@ async def namesakes(
     """The children, and whatever else has the name of a wanted one: it may be somebody else's."""
     seen = look.children or {}
     read = [key for key in wanted if key not in seen and key[0] not in look.absent]
-    found = await asyncio.gather(*(kube.get(kind, namespace, name) for kind, name in read))
+    found = await asyncio.gather(*(_namesake(kube, kind, namespace, name) for kind, name in read))
     return {**seen, **{key: body for key, body in zip(read, found, strict=True) if body is not None}}
+
+
+async def _namesake(kube: Kube, kind: str, namespace: str, name: str) -> Object | None:
+    try:
+        return await kube.get(kind, namespace, name)
+    except ForbiddenError:
+        if kind in OPTIONAL:
+            return None  # the apply tells it, and keeps nothing else back
+        raise
 
 
 async def _children(kube: Kube, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Object] | Absence:

@@ -18,7 +18,7 @@ from paceline_operator.memory import Remembered
 from paceline_operator.plan import Object, Target
 from paceline_operator.tuning import decide
 from paceline_operator.tuning.model import Engine, Settings, Step
-from paceline_operator.verdicts import Verdict, is_ready
+from paceline_operator.verdicts import Verdict, is_plain, is_ready
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,10 @@ async def retune(
         metrics.HOLDS.labels(step.metrics_reason).inc()
     fields, conditions = told.status(step, engines, previous, rfc3339(clock.now()))
     words = {pod["metadata"]["name"]: last_words(pod) for pod in pods}
-    memory.effective, effective = told.effective(memory.effective, engines, declared, words)
+    # Plain pods were not asked to speculate.
+    asked_to = {pod["metadata"]["name"] for pod in pods if not is_plain(pod)}
+    speculating = [engine for engine in engines if engine.name in asked_to]
+    memory.effective, effective = told.effective(memory.effective, speculating, declared, words)
     after = settings.interval_seconds if targets else None
     return Retuned(after, engines, fields, [*conditions, effective], news, step)
 

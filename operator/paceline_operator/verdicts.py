@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
+from paceline_operator import naming
 from paceline_operator.api.base import ApiModel
 from paceline_operator.api.conditions import Condition, ConditionType, Reason
 
@@ -49,6 +50,12 @@ def status_of(raw: Raw, model: type[S]) -> S:
 def is_ready(pod: Raw) -> bool:
     """The pod's own Ready condition."""
     return _condition(pod, "Ready").get("status") == "True"
+
+
+def is_plain(pod: Raw) -> bool:
+    """An engine without a drafter beside those that have one."""
+    labels = pod["metadata"].get("labels") or {}
+    return bool(labels.get(naming.LABEL_TRACK) == naming.TRACK_PLAIN)
 
 
 def is_alive(pod: Raw) -> bool:

@@ -180,6 +180,7 @@ async def test_plain_pods_are_measured_and_never_get_a_table(world: World) -> No
     assert world.status["replicas"] == world.status["readyReplicas"] == 1
     assert {row["name"]: row["tier"] for row in world.status["pods"]} == {"engine": "Live", "plain": "Off"}
     assert world.status["tier"] == "Live"
+    assert world.condition("SpeculationEffective") == ("Unknown", "NoDraftsYet"), "of the engine that has a drafter"
 
 
 async def test_the_workers_of_an_engine_are_neither_replicas_nor_asked(world: World) -> None:
