@@ -393,3 +393,12 @@ def test_a_load_never_seen_gets_no_k_without_a_graph() -> None:
 
     assert at_256({}) == 1
     assert at_256({5: 64, 3: 96, 2: 128, 1: 192, 0: 256}) == 0
+
+
+def test_a_serving_that_is_given_no_schedule_says_why_its_pods_are_not_live() -> None:
+    env = [{"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "0"}]
+    running = Loop.of(DENSE, EAGLE, fields={"engine": {"env": env}})
+    running.engines["pod-0"].live = False
+    step = running.run(1, 8)
+    assert step.tier is Tier.RESTART
+    assert "V1 model runner" in step.tiers["pod-0"][1]

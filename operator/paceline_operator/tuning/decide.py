@@ -15,6 +15,7 @@ import numpy as np
 from paceline_engine.protocol import MAX_PROBE_SHARE, Verification, expand
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.engine import PluginInjection
+from paceline_operator.api.runner import without_schedule
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.tuning import ProbingMode, TuningMode
 from paceline_operator.tuning import (
@@ -85,6 +86,7 @@ def settings_of(spec: ServingSpec) -> Settings:
         tpot_limit_seconds=tpot / 1000 if tpot is not None else None,
         ttft_limit_seconds=ttft / 1000 if ttft is not None else None,
         adaptive_verification=spec.speculation.adaptive_verification,
+        fixed=without_schedule(spec),
     )
 
 

@@ -201,7 +201,7 @@ def _tier(settings: Settings, engine: Engine) -> tuple[Tier, str]:
     assert engine.state is not None
     able = engine.state.capabilities
     if not able.live_k.supported:
-        return Tier.RESTART, able.live_k.reason[:REASON_LENGTH]
+        return Tier.RESTART, (settings.fixed or able.live_k.reason)[:REASON_LENGTH]
     if able.max_num_seqs != settings.max_num_seqs or not set(settings.ladder) <= set(able.ladder):
         return Tier.RESTART, (
             f"it booted for {able.max_num_seqs} requests and the ks {_listed(able.ladder)}, the spec says "

@@ -43,6 +43,8 @@ class Settings:
     """Load bucket -> step seconds of an engine without a drafter, from an experiment or a profile."""
     profile: Profile | None = None
     """What was learnt under the same key before."""
+    fixed: str = ""
+    """Why engines are given no schedule, so that k is one for all loads; empty where they are given one."""
 
 
 @dataclass(frozen=True)
