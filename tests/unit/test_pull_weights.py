@@ -190,6 +190,16 @@ def test_what_is_not_there(puller: Puller, source: str, revision: str, reason: s
     assert (status, report.artefacts[0].reason) == (EXIT_STATUS[Failure(reason)], reason)
 
 
+def test_the_last_word_is_never_cut_in_half() -> None:
+    artefacts = [
+        {"name": name, "source": "hf://o/" + "ü" * 500, "phase": "Failed", "reason": "DiskFull", "message": "ü" * 1000}
+        for name in ("model", "draft")
+    ]
+    text = command._fitting(Report.model_validate({"artefacts": artefacts}))
+    assert len(text) <= 4096
+    assert Report.model_validate_json(text).artefacts[1].reason is Failure.DISK_FULL
+
+
 def test_a_path_is_looked_at_and_left_where_it_is(puller: Puller, tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"123")
     status, report = puller.run(("model", str(tmp_path), ""))

@@ -168,13 +168,22 @@ def _tell(works: Sequence[Work], over: threading.Event) -> None:
 def ended(works: Sequence[Work], at: Path) -> int:
     """Write the termination message; the exit status."""
     found = report(works)
-    text = found.model_dump_json(by_alias=True, exclude_none=True)
     try:
         if at.exists():
-            at.write_text(text if len(text.encode()) <= TERMINATION_BYTES else text[:0])
+            at.write_bytes(_fitting(found))
     except OSError as error:
         log.warning("The termination message could not be written: error=%s", error)
     return max((EXIT_STATUS[told.reason] for told in found.artefacts if told.reason), default=0)
+
+
+def _fitting(found: Report) -> bytes:
+    """As JSON that the kubelet keeps whole: half of it would tell nothing."""
+    for length in (1000, 200, 0):
+        cut = [one.model_copy(update={"message": one.message[:length]}) for one in found.artefacts]
+        text = Report(artefacts=cut).model_dump_json(by_alias=True, exclude_none=True).encode()
+        if len(text) <= TERMINATION_BYTES:
+            break
+    return text
 
 
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
