@@ -8,7 +8,7 @@ from paceline_engine.protocol import LOAD_EDGES
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.status import Tier
 from paceline_operator.api.tuning import ProbingMode, TuningMode
-from paceline_operator.scaling import replicas
+from paceline_operator.scaling.values import Pace, Sight, Terms
 from paceline_operator.tuning.model import Engine, Step
 from paceline_operator.verdicts import Raw, is_ready, replicas_of
 
@@ -16,10 +16,10 @@ GAP_INTERVALS = 3
 """Of the tuner, without numbers, after which a window begins anew; a minute at least."""
 
 
-def terms(spec: ServingSpec) -> replicas.Terms:
+def terms(spec: ServingSpec) -> Terms:
     """What `spec` asks of mode Builtin."""
     scaling, limit = spec.autoscaling, spec.slo.tpot_milliseconds
-    return replicas.Terms(
+    return Terms(
         minimum=scaling.min_replicas,
         maximum=scaling.max_replicas or scaling.min_replicas,
         target_requests=scaling.target_running_requests,
@@ -36,9 +36,9 @@ def terms(spec: ServingSpec) -> replicas.Terms:
 
 def seen(
     raw: Raw, spec: ServingSpec, pods: Sequence[Raw], step: Step | None, engines: Sequence[Engine], frozen: str
-) -> replicas.Sight:
+) -> Sight:
     """What this pass knows of replicas, load and ks."""
-    sight = replicas.Sight(replicas=replicas_of(raw), pods=len(pods), ready=sum(map(is_ready, pods)), frozen=frozen)
+    sight = Sight(replicas=replicas_of(raw), pods=len(pods), ready=sum(map(is_ready, pods)), frozen=frozen)
     if step is None:
         return sight
     names = {pod["metadata"]["name"] for pod in pods}
@@ -47,7 +47,7 @@ def seen(
     steerable = spec.tuning.mode is TuningMode.AUTO and step.tier is Tier.LIVE and not frozen
     paces = {
         view.load: tuple(
-            replicas.Pace(
+            Pace(
                 k=candidate.k,
                 goodput=candidate.goodput.value,
                 token_seconds=candidate.step_seconds.value / candidate.acceptance_length.value,
@@ -63,7 +63,7 @@ def seen(
         load: [pace.token_seconds for pace in at if steerable or pace.k == table.get(load)]
         for load, at in paces.items()
     }
-    return replicas.Sight(
+    return Sight(
         replicas=sight.replicas,
         pods=sight.pods,
         ready=sight.ready,

@@ -22,7 +22,7 @@ from paceline_operator.proposing import Plain
 from paceline_operator.rollout.evidence import Watch
 from paceline_operator.rollout.proposal import Proposal
 from paceline_operator.scaling.motion import Motion
-from paceline_operator.scaling.replicas import Past
+from paceline_operator.scaling.values import Past
 from paceline_operator.sightings import Sighting
 from paceline_operator.tuning.model import Memory
 

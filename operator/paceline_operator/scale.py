@@ -23,6 +23,7 @@ from paceline_operator.memory import Remembered
 from paceline_operator.plan import Object, Observation
 from paceline_operator.retune import Retuned
 from paceline_operator.scaling import motion, replicas, writers
+from paceline_operator.scaling.values import Decision, Past
 from paceline_operator.verdicts import Verdict, is_ready, replicas_of
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ async def scale(
         verdict = keda(raw["metadata"]["name"], look) or _before(previous)
         return Scaled({"scaling": _status(held, at, verdict, writer, now)}, [verdict])
     if held and (other := writers.foreign(writer, at, held)):
-        memory.scaling = replicas.Past()
+        memory.scaling = Past()
         return _stepped_back(held, other, at, now, report)
     sight = demand.seen(raw, spec, look.pods, tuned.step, tuned.engines, frozen)
     decision = replicas.decide(demand.terms(spec), sight, memory.scaling, clock.monotonic())
@@ -123,7 +124,7 @@ def keda(name: str, look: Observation) -> Verdict | None:
     return Verdict(_TYPE, status, Reason.SCALED_OBJECT_NOT_READY, f"its ScaledObject: {why}")
 
 
-def _wavers(held: ScalingStatus | None, decision: replicas.Decision) -> bool:
+def _wavers(held: ScalingStatus | None, decision: Decision) -> bool:
     """Another reason for the same replicas, of those between which a load may go to and fro."""
     if held is None or held.foreign_writer is not None or held.desired_replicas != decision.replicas:
         return False

@@ -290,7 +290,7 @@ REFUSED = [
         KIND_SERVING,
         {"autoscaling": {"mode": "KEDA", "maxReplicas": 2, "targetRunningRequests": 8}},
         "spec.autoscaling.keda.serverAddress",
-        "the URL of Prometheus",
+        "or metrics.prometheus.url",
     ),
     (
         "KEDA without a target",

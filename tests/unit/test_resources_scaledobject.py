@@ -42,6 +42,12 @@ def test_it_aims_at_the_serving_and_keeps_what_there_is_where_numbers_are_missin
     assert all(isinstance(value, str) for value in trigger["metadata"].values()), "KEDA's metadata are strings"
 
 
+def test_the_prometheus_of_the_history_serves_keda_too() -> None:
+    keda = {**KEDA, "keda": {}}
+    made = scaledobject.build(serving(autoscaling=keda, metrics={"prometheus": {"url": "http://history:9090"}}))
+    assert made["spec"]["triggers"][0]["metadata"]["serverAddress"] == "http://history:9090"
+
+
 def test_behaviour_is_handed_on() -> None:
     found = spec(behavior={"scaleUp": {"stabilizationWindowSeconds": 30, "maxStepReplicas": 2}})
     behavior = found["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]

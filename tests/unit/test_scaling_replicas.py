@@ -12,17 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_operator.api.conditions import Reason
-from paceline_operator.scaling.replicas import (
-    K_FIRST_SECONDS,
-    SETTLE_SECONDS,
-    TOLERANCE,
-    Decision,
-    Pace,
-    Past,
-    Sight,
-    Terms,
-    decide,
-)
+from paceline_operator.scaling.replicas import K_FIRST_SECONDS, SETTLE_SECONDS, TOLERANCE, decide
+from paceline_operator.scaling.values import Decision, Pace, Past, Sight, Terms
 
 TERMS = Terms(minimum=1, maximum=8, target_requests=10, down_window_seconds=300)
 SLOW, FAST = Pace(5, 1000.0, 0.020), Pace(0, 1500.0, 0.012)

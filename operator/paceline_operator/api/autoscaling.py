@@ -50,7 +50,9 @@ class Behavior(ApiModel):
 class Keda(ApiModel):
     """What mode KEDA needs to know: the Prometheus that scrapes the engines."""
 
-    server_address: Address | None = Field(default=None, description="URL of Prometheus, as KEDA reaches it.")
+    server_address: Address | None = Field(
+        default=None, description="URL of Prometheus, as KEDA reaches it; metrics.prometheus.url if absent."
+    )
     query: Query | None = Field(
         default=None,
         description="PromQL for all requests of this serving, one value; if absent, vLLM's running and waiting "
@@ -113,11 +115,6 @@ class Autoscaling(ApiModel):
                 "self.mode != 'KEDA' || has(self.targetRunningRequests)",
                 "mode KEDA needs autoscaling.targetRunningRequests",
                 "targetRunningRequests",
-            ),
-            (
-                "self.mode != 'KEDA' || has(self.keda.serverAddress)",
-                "mode KEDA needs keda.serverAddress, the URL of Prometheus",
-                "keda.serverAddress",
             ),
         )
     )

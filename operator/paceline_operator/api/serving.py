@@ -87,6 +87,12 @@ class ServingSpec(ApiModel):
                 "mode Builtin counts requests through the plugin: without it, use a HorizontalPodAutoscaler or KEDA",
                 "autoscaling.mode",
             ),
+            (
+                "self.autoscaling.mode != 'KEDA' || has(self.autoscaling.keda.serverAddress) || "
+                "(has(self.metrics.prometheus) && has(self.metrics.prometheus.url))",
+                "mode KEDA needs autoscaling.keda.serverAddress or metrics.prometheus.url",
+                "autoscaling.keda.serverAddress",
+            ),
         )
     )
 

@@ -29,7 +29,8 @@ def build(serving: SpeculativeServing) -> Manifest:
     Numbers that are missing are an error (ignoreNullValues), not a load of 0; then at least as many pods as there are
     stay (fallback). A model that loads for long is not scaled away before it served (initialCooldownPeriod).
     """
-    scaling = serving.spec.autoscaling
+    scaling, prometheus = serving.spec.autoscaling, serving.spec.metrics.prometheus
+    address = scaling.keda.server_address or (prometheus.url if prometheus else None)
     return {
         "apiVersion": OPTIONAL[KIND][0],
         "kind": KIND,
@@ -62,7 +63,7 @@ def build(serving: SpeculativeServing) -> Manifest:
                     "type": "prometheus",
                     "metricType": "AverageValue",
                     "metadata": {
-                        "serverAddress": scaling.keda.server_address,
+                        "serverAddress": address,
                         "query": query(scaling, serving.metadata.namespace, serving.metadata.name),
                         "threshold": str(scaling.target_running_requests),
                         "ignoreNullValues": "false",
