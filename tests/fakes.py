@@ -23,7 +23,6 @@ from paceline_engine.protocol import (
     VerificationFeature,
 )
 from paceline_engine.pull.report import Report
-from paceline_engine.pull.report import Report
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.engine import EngineFailure
@@ -175,6 +174,8 @@ class FakeEngines:
         self.read_metrics: list[str] = []
         self.pages: dict[str, Page] = {}
         """By serving URL."""
+        self.completions: dict[str, bytes] = {}
+        """By serving URL."""
         self.cells: dict[str, tuple[CostCell, ...]] = {}
         """Pod -> what it did since it was asked last."""
         self.boots: dict[str, str] = {}
@@ -182,12 +183,7 @@ class FakeEngines:
         self.without_drafter: set[str] = set()
         self.pulls: dict[str, Report] = {}
         """Control URL -> what a puller says there."""
-        self.pulls: dict[str, Report] = {}
-        """Control URL -> what a puller says there."""
         self._pods: dict[str, str] = {}
-
-    async def pull_report(self, control_url: str, token: str) -> Report | None:
-        return self.pulls.get(control_url)
 
     async def pull_report(self, control_url: str, token: str) -> Report | None:
         return self.pulls.get(control_url)
@@ -216,6 +212,9 @@ class FakeEngines:
 
     async def requests_page(self, serving_url: str) -> Page | None:
         return self.pages.get(serving_url)
+
+    async def complete(self, serving_url: str, body: Mapping[str, object]) -> bytes | None:
+        return self.completions.get(serving_url)
 
     async def push(self, control_url: str, token: str, policy: Policy) -> PolicyAck | EngineFailure:
         name = self._pods[control_url]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from paceline_engine.protocol import Policy, State, Verification, VerificationPolicy
 from paceline_operator import act, naming, observe, rolling, sightings, verdicts
 from paceline_operator.api.conditions import ConditionType, Reason
+from paceline_operator.api.rollout import OutputContract
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, rfc3339
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import Object, Target
 from paceline_operator.retune import EARLY_SHARE, Retuned
 from paceline_operator.rollout import evidence
+from paceline_operator.rollout.contract import ASKED, counted, keeps, request
+from paceline_operator.rollout.evidence import Watch
 from paceline_operator.tuning.engines import same
 from paceline_operator.tuning.model import Engine, Memory, Settings
 from paceline_operator.verdicts import Verdict, is_ready
@@ -27,8 +31,10 @@ async def hold(
     pods: Sequence[Object],
     canaries: Collection[str],
     revision: str,
+    contract: tuple[OutputContract, str] | None,
 ) -> Retuned:
-    """One look at all engines, at most once an interval. `canaries`: pods of the canary, whose template is `revision`.
+    """One look at all engines, at most once an interval. `canaries`: pods of the canary, whose template is `revision`;
+    `contract`: what they are asked besides, and the model's name.
 
     The tuner rests. A pod that came meanwhile is given the table in force where it can have the same: the other
     template is judged, not a table that another load once asked for.
@@ -55,6 +61,30 @@ async def hold(
     text = "k stays as it is while pods are replaced"
     after = settings.interval_seconds if targets else None
     return Retuned(after, engines, verdicts=[Verdict(ConditionType.TUNED, None, Reason.FROZEN, text)], events=news)
+
+
+async def _asked(
+    client: EngineClient,
+    watch: Watch,
+    contract: OutputContract,
+    model: str,
+    targets: Sequence[Target],
+    canaries: Collection[str],
+) -> Watch:
+    """One request to a pod of each side that was not asked often enough. No answer is none, and not a broken one."""
+    found = list(watch.answers)
+    for side, mine in enumerate((False, True)):
+        of = next((target for target in targets if (target.pod in canaries) is mine), None)
+        if of is not None and found[side].given < ASKED:
+            answer = await client.complete(of.serving_url, request(contract, model))
+            found[side] = counted(found[side], keeps(contract, answer)) if answer is not None else found[side]
+    return replace(watch, answers=(found[0], found[1]))
+
+
+def _is_compared(pod: Object) -> bool:
+    """Not engines without a drafter, which are there for another purpose."""
+    track = (pod["metadata"].get("labels") or {}).get(naming.LABEL_TRACK)
+    return track in (naming.TRACK_STABLE, naming.TRACK_CANARY)
 
 
 def carried_over(engines: Sequence[Engine], canaries: Collection[str]) -> tuple[Policy | None, tuple[str, ...]]:

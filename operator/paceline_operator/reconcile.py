@@ -217,7 +217,9 @@ class ServingPass:
         if memory.frozen or moving:
             canaries = rolling.names(rolling.of_track(look.pods, naming.TRACK_CANARY))
             target = draft.fields.get("rollout", draft.previous.rollout).target
-            tuned = await hold(hands.engines, hands.clock, memory, settings, targets, pods, canaries, target)
+            contract = serving.spec.rollout.canary.output_contract
+            question = (contract, serving.spec.model.served_name or self._name) if contract else None
+            tuned = await hold(hands.engines, hands.clock, memory, settings, targets, pods, canaries, target, question)
         else:
             tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, pods)
             known = recall(hands.prometheus, hands.clock, memory, serving, draft.previous, tuned)

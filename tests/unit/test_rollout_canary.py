@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Mapping
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from paceline_engine.protocol import CostCell, Samples, State
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.rollout import Canary
+from paceline_operator.api.rollout import Canary, OutputContract
 from paceline_operator.rollout.canary import LEAST_WINDOWS, goodput_ratio, judge, wilson
+from paceline_operator.rollout.contract import ASKED, Answers, keeps, request
 from paceline_operator.rollout.evidence import KEPT_WINDOWS, LEAST_STEPS, Kind, Side, Watch, Window, Windows, seen
 from paceline_operator.rollout.page import Page, between, parse, total
 from paceline_operator.tuning.model import Engine
@@ -210,3 +212,49 @@ async def test_an_engine_that_started_anew_and_a_pod_that_is_gone_are_counted_fr
         watch = seen(watch, "new", [await engine("a", cell(4, 10, 40), boot="2")], {}, [])
     assert len(watch.sides([])[0].windows[KIND]) == KEPT_WINDOWS
     assert watch.last == {}
+
+
+CONTRACT = OutputContract.model_validate({"prompt": "name and age as JSON", "jsonFields": ["name", "age"]})
+
+
+def answer(text: str, reason: str = "stop") -> bytes:
+    return json.dumps({"choices": [{"text": text, "finish_reason": reason}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        (answer('{"name": "a", "age": 1, "more": 2}'), True),
+        (answer(' {"name": "a", "age": null} '), True),
+        (answer('{"name": "a"}'), False),
+        (answer('["name", "age"]'), False),
+        (answer('{"name": "a", "age'), False),
+        (b"{}", False),
+        (b"\xff", False),
+    ],
+)
+def test_an_answer_keeps_the_contract_by_its_form_alone(body: bytes, kept: bool) -> None:
+    assert keeps(CONTRACT, body) is kept
+
+
+def test_an_answer_may_have_to_end_for_a_reason() -> None:
+    ends = OutputContract(prompt="x", finish_reason="stop")
+    assert keeps(ends, answer("anything"))
+    assert not keeps(ends, answer("anything", "length"))
+    assert request(ends, "chat") == {"model": "chat", "prompt": "x", "max_tokens": 64, "temperature": 0}
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: answer(text)))
+def test_no_answer_makes_the_judge_stumble(body: bytes) -> None:
+    assert keeps(CONTRACT, body) in (True, False)
+
+
+def test_a_canary_that_breaks_the_contract_where_others_keep_it_is_bad() -> None:
+    limits, same = Canary(output_contract=CONTRACT), windows(100)
+    whole, broken, few = Answers(ASKED, 0), Answers(ASKED, ASKED), Answers(ASKED - 1, 0)
+    found = judge(limits, Side(same, answers=whole), Side(same, answers=broken))
+    assert (found.good, found.reason) == (False, Reason.OUTPUT_CONTRACT)
+    assert judge(limits, Side(same, answers=broken), Side(same, answers=broken)).good is True, "so do the others"
+    assert judge(limits, Side(same, answers=whole), Side(same, answers=whole)).good is True
+    assert judge(limits, Side(same, answers=whole), Side(same, answers=few)).good is None
+    assert judge(LIMITS, Side(same), Side(same, answers=broken)).good is True, "nobody asked"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import ConfigDict, Field, field_validator
@@ -38,6 +38,21 @@ class Day(StrEnum):
     SUNDAY = "Sunday"
 
 
+class OutputContract(ApiModel):
+    """What an answer must be, whatever it says. Nothing of answers is stored."""
+
+    prompt: str = Field(min_length=1, max_length=8192, description="Sent as it is to the canary and to another pod.")
+    max_tokens: int = Field(default=64, ge=1, le=1024, description="Of the answer.")
+    json_fields: Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=32)] = Field(
+        default_factory=list,
+        description="The answer must be a JSON object that has these fields; if empty, it need not be JSON.",
+        json_schema_extra={"x-kubernetes-list-type": "set"},
+    )
+    finish_reason: Literal["stop", "length"] | None = Field(
+        default=None, description="What it must end for; either, if absent."
+    )
+
+
 class Canary(ApiModel):
     """One pod with the new template, judged against those with the old one over the same time."""
 
@@ -66,6 +81,9 @@ class Canary(ApiModel):
         ge=0,
         le=1000,
         description="Failed requests may exceed those of the other pods by this share, x1000.",
+    )
+    output_contract: OutputContract | None = Field(
+        default=None, description="A request that the canary is asked besides, and what its answer must be."
     )
 
 

@@ -31,6 +31,8 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 CONNECT_SECONDS = 2.0
 DEADLINE_SECONDS = 8.0
 """For one exchange, body included: a peer that drips a byte a second must not hold a pass."""
+COMPLETION_SECONDS = 30.0
+"""For an answer of a thousand tokens at most."""
 MAX_HISTOGRAM_INDEX = 1000
 """1.05**1000 microseconds is 49 million years: a larger index is not a step time, and would overflow a float."""
 ENGINE_SERIES_PREFIX = "vllm:"
@@ -137,6 +139,20 @@ class EngineClient:
             ):
                 kept = [line async for line in _lines(response) if page.is_read(line)]
             return page.parse(kept) if response.status_code == httpx.codes.OK else None
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
+            return None
+
+    async def complete(self, serving_url: str, body: Mapping[str, object]) -> bytes | None:
+        """Body of the answer to a completion request; None where there was none."""
+        try:
+            async with (
+                asyncio.timeout(COMPLETION_SECONDS),
+                self._http.stream(
+                    "POST", f"{serving_url}/v1/completions", json=dict(body), timeout=COMPLETION_SECONDS
+                ) as response,
+            ):
+                answer = b"".join([chunk async for chunk in _bounded(response)])
+                return answer if response.status_code == httpx.codes.OK else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
             return None
 

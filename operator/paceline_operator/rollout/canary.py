@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.rollout import Canary
+from paceline_operator.rollout.contract import ASKED
 from paceline_operator.rollout.evidence import Side, Window, Windows
 from paceline_operator.rollout.situation import Judgement
 
@@ -35,7 +36,7 @@ class Interval(NamedTuple):
 
 def judge(limits: Canary, stable: Side, canary: Side) -> Judgement:
     """`good` False as soon as anything is surely worse than `limits` allow, True once goodput is surely not."""
-    if found := _failing(limits, stable, canary):
+    if found := _failing(limits, stable, canary) or _breaking(limits, stable, canary):
         return found
     lost, slower = limits.max_goodput_loss_percent / 100, limits.max_latency_increase_percent / 100
     ratio = goodput_ratio(stable.windows, canary.windows)
@@ -55,6 +56,8 @@ def judge(limits: Canary, stable: Side, canary: Side) -> Judgement:
         )
         text += f"those of the other pods and {slower:.0%} more"
         return Judgement(False, Reason.TPOT_INCREASED, text)
+    if limits.output_contract and min(stable.answers.given, canary.answers.given) < ASKED:
+        return Judgement(None, Reason.CANARY_UNJUDGED, "its output contract was not asked often enough yet")
     if ratio is not None and ratio.low >= 1 - lost:
         return Judgement(True, Reason.CANARY_GOOD, _told(ratio))
     if ratio is not None:
@@ -95,7 +98,8 @@ def wilson(hits: float, of: float) -> Interval:
     z, share = NORMAL, hits / of
     middle, spread = share + z * z / (2 * of), z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
     scale = 1 + z * z / of
-    return Interval(share, max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale))
+    low, high = (middle - spread) / scale, (middle + spread) / scale
+    return Interval(share, max(0.0, min(low, share)), min(1.0, max(high, share)))  # rounding apart, it holds the share
 
 
 def _failing(limits: Canary, stable: Side, canary: Side) -> Judgement | None:
@@ -109,6 +113,16 @@ def _failing(limits: Canary, stable: Side, canary: Side) -> Judgement | None:
         return None
     text = f"{share.value:.1%} of its requests failed (at least {share.low:.1%}), {beside.value:.1%} of those of the "
     return Judgement(False, Reason.REQUESTS_FAILED, text + f"other pods; rollout.canary allows {allowed:.1%} more")
+
+
+def _breaking(limits: Canary, stable: Side, canary: Side) -> Judgement | None:
+    one, other = stable.answers, canary.answers
+    if limits.output_contract is None or min(one.given, other.given) < ASKED:
+        return None
+    if wilson(other.broken, other.given).low <= wilson(one.broken, one.given).high:
+        return None
+    text = f"{other.broken} of its {other.given} answers broke rollout.canary.outputContract, {one.broken} of "
+    return Judgement(False, Reason.OUTPUT_CONTRACT, f"{text}{one.given} of another pod did")
 
 
 def _slower(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from paceline_operator.rollout import page
+from paceline_operator.rollout.contract import Answers
 from paceline_operator.rollout.page import Page
 from paceline_operator.tuning.model import Engine
 
@@ -49,6 +50,8 @@ class Side:
     windows: Windows = field(default_factory=dict)
     requests: Page = field(default_factory=Page)
     """What requests came to, of all its pods."""
+    answers: Answers = field(default_factory=Answers)
+    """To the output contract's request."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,19 @@ class Watch:
     """Pod -> the first reading of its /metrics."""
     last: Mapping[str, Page] = field(default_factory=dict)
     """Pod -> what came since."""
+    answers: tuple[Answers, Answers] = field(default_factory=lambda: (Answers(), Answers()))
+    """(stable, canary) to the output contract's request."""
 
     def sides(self, canaries: Iterable[str]) -> tuple[Side, Side]:
         """(stable, canary); `canaries`: the pods of the canary."""
         mine = set(canaries)
         return (
-            Side(self.stable, page.total(found for pod, found in self.last.items() if pod not in mine)),
-            Side(self.canary, page.total(found for pod, found in self.last.items() if pod in mine)),
+            Side(
+                self.stable,
+                page.total(found for pod, found in self.last.items() if pod not in mine),
+                self.answers[0],
+            ),
+            Side(self.canary, page.total(found for pod, found in self.last.items() if pod in mine), self.answers[1]),
         )
 
 
