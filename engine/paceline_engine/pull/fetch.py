@@ -184,6 +184,7 @@ def _receive(file: File, out: IO[bytes], digest: Any, held: int, progress: Progr
                 held += len(chunk)
                 progress.tell(file.path, held)
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise _Spoilt(f"{file.path}: the server has no more than {held} bytes") from None
         if error.code in TRANSIENT:

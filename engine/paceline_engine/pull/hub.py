@@ -88,6 +88,7 @@ def _json(url: str, headers: Mapping[str, str], what: str, sleep: Callable[[floa
             with open_url(url, headers) as answer:
                 return json.loads(answer.read(LISTING_BYTES))
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code not in TRANSIENT:
                 raise refusal(error, what) from None
             problem = f"HTTP {error.code}"

@@ -63,8 +63,9 @@ class Lock:
                 if state.split(" ")[0] != seen.split(" ")[0]:
                     log.info("Waiting for another puller: owner=%s lock=%s", state.split(" ")[0], self._path)
                 seen, since = state, self._now()
-            dead = state.split(" ")[0] == self._owner or self._now() - since > self._stale
-            if state and dead and self._take_over(state):
+            mine = state.split(" ")[0] == self._owner
+            dead = mine or self._now() - since > self._stale
+            if state and dead and self._take_over(state, 0.0 if mine else self._settle):
                 break
             self._sleep(self._look)
         threading.Thread(target=self._keep, name="paceline-lock", daemon=True).start()
@@ -86,7 +87,7 @@ class Lock:
             return False
         return True
 
-    def _take_over(self, state: str) -> bool:
+    def _take_over(self, state: str, settle: float) -> bool:
         mine = self._path.with_name(f"{self._path.name}.{uuid.uuid4().hex}")
         mine.write_text(self._text)
         if self._state() != state:
@@ -94,7 +95,7 @@ class Lock:
             return False
         log.warning("Taking over the lock of a puller that is gone: owner=%s", state.split(" ")[0])
         mine.rename(self._path)
-        self._sleep(self._settle)
+        self._sleep(settle)
         return self._mine()
 
     def _state(self) -> str:
