@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
         if revision not in ("main", repository.commit):
             return self._refuse(404, "RevisionNotFound")
         entries = [_entry(path, content, path in repository.lfs) for path, content in repository.files.items()]
-        self._answer(json.dumps({"sha": repository.commit, "siblings": entries}).encode())
+        self._answer(json.dumps({"id": "owner/name", "sha": repository.commit, "siblings": entries}).encode())
         return None
 
     def _resolve(self, name: str, path: str) -> None:
@@ -160,7 +160,7 @@ def _entry(path: str, content: bytes, lfs: bool) -> Mapping[str, object]:
     blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
     entry: dict[str, object] = {"rfilename": path, "size": len(content), "blobId": blob}
     if lfs:
-        entry["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        entry["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
     return entry
 
 
