@@ -32,9 +32,10 @@ async def hold(
     canaries: Collection[str],
     revision: str,
     contract: tuple[OutputContract, str] | None,
+    why: str,
 ) -> Retuned:
     """One look at all engines, at most once an interval. `canaries`: pods of the canary, whose template is `revision`;
-    `contract`: what they are asked besides, and the model's name.
+    `contract`: what they are asked besides, and the model's name; `why`: "while" k is held.
 
     The tuner rests. A pod that came meanwhile is given the table in force where it can have the same: the other
     template is judged, not a table that another load once asked for.
@@ -58,7 +59,7 @@ async def hold(
     policy, late = carried_over(engines, canaries)
     if policy and late:
         await act.push(client, policy, [target for target in targets if target.pod in late])
-    text = "k stays as it is while pods are replaced"
+    text = f"k stays as it is while {why}"
     after = settings.interval_seconds if targets else None
     return Retuned(after, engines, verdicts=[Verdict(ConditionType.TUNED, None, Reason.FROZEN, text)], events=news)
 

@@ -203,6 +203,8 @@ class ServingPass:
         secret = resources.token_secret(serving, ring.tokens(serving.metadata.uid))
         if secret:
             await tokens.keep(hands.kube, memory, secret, look.missing_secrets, report)
+        else:
+            await tokens.drop(hands.kube, memory, draft.raw, ring, [*look.pods, *look.plain], report)
         if plan:
             await act.carry_out(hands.kube, self._namespace, plan, report)
             memory.applied |= report.applied
@@ -219,7 +221,10 @@ class ServingPass:
             target = draft.fields.get("rollout", draft.previous.rollout).target
             contract = serving.spec.rollout.canary.output_contract
             question = (contract, serving.spec.model.served_name or self._name) if contract else None
-            tuned = await hold(hands.engines, hands.clock, memory, settings, targets, pods, canaries, target, question)
+            why = "pods are replaced" if memory.frozen else "pods come or go"
+            tuned = await hold(
+                hands.engines, hands.clock, memory, settings, targets, pods, canaries, target, question, why
+            )
         else:
             tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, pods)
             known = recall(hands.prometheus, hands.clock, memory, serving, draft.previous, tuned)

@@ -23,6 +23,13 @@ from paceline_operator.rollout.situation import Ask, CanaryPod, Decision, Judgem
 from paceline_operator.tuning.decide import settings_of
 from paceline_operator.verdicts import ended, is_ready
 
+STUCK = frozenset(
+    {
+        "ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError",
+        "CreateContainerError", "CrashLoopBackOff",
+    }
+)  # fmt: skip
+"""Reasons of the kubelet for a container that waits (pkg/kubelet/images/types.go, kuberuntime)."""
 UNWATCHED_SECONDS = 10.0
 """Between two looks at a LeaderWorkerSet that is not settled: of optional kinds no change is told."""
 
@@ -184,7 +191,18 @@ def _canary_pod(pods: Sequence[Object], workers: Sequence[Object]) -> CanaryPod 
         ready_since=_since(_condition(newest, "Ready")) if is_ready(newest) else None,
         unschedulable_since=_since(unplaced[0]) if unplaced else None,
         crash=ended(newest),
+        stuck=_stuck(newest),
     )
+
+
+def _stuck(pod: Object) -> str:
+    """What a container waits for that is not just time."""
+    status = pod.get("status") or {}
+    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in STUCK:
+            return f"{container['name']}: {waiting['reason']} {waiting.get('message', '')}".strip()
+    return ""
 
 
 def _condition(pod: Object, kind: str) -> Mapping[str, Any]:

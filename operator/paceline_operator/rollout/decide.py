@@ -24,6 +24,8 @@ NO_ROOM_SECONDS = 60.0
 the scheduler within seconds, and the pod waits on while it comes (it is tried again)."""
 ROOM_RETRY_SECONDS = 900.0
 """Until room is looked for again."""
+STUCK_SECONDS = 300.0
+"""For what a container waits for to come: a registry that is away for a moment, a Secret that is just being written."""
 START_MARGIN_SECONDS = 600.0
 """Beyond the engine's own start: scheduling and pulling an image of 10 GB."""
 NO_ROOM_BESIDE = "there is no room for a second pod: nothing is served until the successor of the only one is ready"
@@ -102,6 +104,8 @@ def _judged(s: Situation, memory: RolloutStatus, canary: CanaryStatus) -> Decisi
             return _promoted(s, memory, Judgement(True, Reason.CANARY_UNJUDGED, f"nothing speaks against it: {text}"))
         return _watched(s, memory, canary)
     waited = (s.now - _time(canary.started_at)).total_seconds()
+    if pod is not None and pod.stuck and waited >= STUCK_SECONDS:
+        return _failed(s, memory, Reason.CANARY_NOT_READY, f"the canary cannot start: {pod.stuck}")
     unplaced = pod is not None and pod.unschedulable_since is not None
     if pod is not None and pod.unschedulable_since is not None:
         since = (s.now - pod.unschedulable_since).total_seconds()

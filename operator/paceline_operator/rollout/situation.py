@@ -36,6 +36,8 @@ class CanaryPod:
     """The scheduler finds no node for it, since then."""
     crash: str = ""
     """How its container ended, where it did."""
+    stuck: str = ""
+    """Why a container cannot even start: an image that is not there, a missing Secret, an init container that fails."""
 
 
 @dataclass(frozen=True)
