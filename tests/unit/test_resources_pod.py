@@ -269,3 +269,19 @@ def test_a_plain_pod_is_the_same_engine_without_a_drafter() -> None:
     assert json.loads(arguments[arguments.index("--compilation-config") + 1]) == {
         "cudagraph_capture_sizes": list(range(1, 9))
     }
+
+
+@pytest.mark.parametrize(
+    ("image", "policy"),
+    [
+        ("vllm/vllm-openai:v0.32.0", "IfNotPresent"),
+        ("vllm/vllm-openai", "Always"),
+        ("vllm/vllm-openai:latest", "Always"),
+        ("images.example:5000/vllm", "Always"),
+        ("images.example:5000/vllm:1", "IfNotPresent"),
+        ("vllm/vllm-openai@sha256:" + 64 * "0", "IfNotPresent"),
+    ],
+)
+def test_how_an_image_is_pulled_does_not_depend_on_the_one_before(image: str, policy: str) -> None:
+    spec = template_of(serving(engine={"image": image, "plugin": {"image": image}}))["spec"]
+    assert {each["imagePullPolicy"] for each in (*spec["containers"], *spec["initContainers"])} == {policy}

@@ -79,7 +79,17 @@ def build(
     pinned: dict[str, Any] = merge(
         overridden, {"metadata": {"labels": fixed}, "spec": {"containers": [engine_container]}}
     )
+    for kind in ("initContainers", "containers"):
+        for each in pinned["spec"].get(kind, []):
+            each.setdefault("imagePullPolicy", pull_policy(each.get("image", "")))
     return pinned
+
+
+def pull_policy(image: str) -> str:
+    """What the API server fills in for a new container, by its tag. It does not for one whose image changes: unsaid, the
+    policy would depend on the image of before."""
+    tag = image.rpartition("/")[2].partition(":")[2]
+    return "IfNotPresent" if "@" in image or tag not in ("", "latest") else "Always"
 
 
 def _engine_container(
