@@ -112,7 +112,7 @@ def _target(serving: Object, pod: Object, ring: KeyRing) -> Target:
     uid, address = serving["metadata"]["uid"], str(pod["status"]["podIP"])
     prefix = naming.child(serving["metadata"]["name"], "token-")
     host = f"[{address}]" if ":" in address else address
-    secret = next((name for name in _secret_names(pod) if name.startswith(prefix)), "")
+    secret = next((name for name in secret_names(pod) if name.startswith(prefix)), "")
     return Target(
         pod=pod["metadata"]["name"],
         uid=pod["metadata"]["uid"],
@@ -197,7 +197,7 @@ def _without_address(pod: Object) -> Engine:
 async def _missing_secrets(kube: Kube, name: str, pods: Sequence[Object]) -> dict[str, str]:
     """Why a volume is not mounted is told in events alone: they are asked for where a pod waits for its volumes."""
     prefix = naming.child(name, "token-")
-    waiting = [pod for pod in pods if _waits_for_volumes(pod) and any(n.startswith(prefix) for n in _secret_names(pod))]
+    waiting = [pod for pod in pods if _waits_for_volumes(pod) and any(n.startswith(prefix) for n in secret_names(pod))]
     missing: dict[str, str] = {}
     for pod in waiting:
         meta = pod["metadata"]
@@ -218,6 +218,7 @@ def _waits_for_volumes(pod: Mapping[str, Any]) -> bool:
     return scheduled and status.get("phase") == "Pending" and bool(reasons & {"ContainerCreating", "PodInitializing"})
 
 
-def _secret_names(pod: Mapping[str, Any]) -> list[str]:
+def secret_names(pod: Mapping[str, Any]) -> list[str]:
+    """Of the Secrets that a pod mounts."""
     volumes = (pod.get("spec") or {}).get("volumes") or []
     return [str(volume["secret"].get("secretName", "")) for volume in volumes if volume.get("secret")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline_operator import act, naming
+from paceline_operator import act, naming, observe
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.keys import KeyRing, key_version
 from paceline_operator.clients.kube import Kube, Object
@@ -16,6 +16,10 @@ from paceline_operator.drift import digest
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import Target
 from paceline_operator.tuning.model import Engine
+
+
+DROPPED = "dropped"
+"""In place of a digest: this process saw to it that there is no Secret."""
 
 
 def secret_name(serving: str, version: str) -> str:
@@ -29,6 +33,18 @@ async def keep(kube: Kube, memory: Remembered, secret: Object, missing: Mapping[
         return
     if await act.write_token(kube, secret, (), report):
         memory.token, memory.missing = digest(secret), dict(missing)
+
+
+async def drop(
+    kube: Kube, memory: Remembered, serving: Object, ring: KeyRing, pods: Sequence[Object], report: act.Report
+) -> None:
+    """Delete what an engine with a plugin left behind, once in a process and not before its last pod is gone."""
+    meta = serving["metadata"]
+    name = secret_name(meta["name"], key_version(ring.current))
+    if memory.token == DROPPED or any(name in observe.secret_names(pod) for pod in pods):
+        return
+    if await act.delete_token(kube, meta["namespace"], name, report):
+        memory.token = DROPPED
 
 
 async def answer_refusals(

@@ -155,3 +155,19 @@ async def test_a_key_file_that_is_being_rewritten_changes_nothing(world: World) 
     world.keys.unlink()
     await world.serving.run(full=True)
     assert world.writes() == []
+
+
+async def test_without_a_plugin_the_secret_goes_with_the_last_pod_that_mounts_it(world: World) -> None:
+    await world.serving.run(full=True)
+    world.pod("demo-a")
+    world.apply({**SPEC, "engine": {"plugin": {"injection": "None"}}, "rollout": {"canary": {"mode": "Disabled"}}})
+    world.writes()
+    await world.serving.run(full=True)
+    assert [w for w in world.writes() if w[1] == "Secret"] == []
+    world.kube.drop("Pod", "demo-a")
+    for _ in range(2):
+        await world.serving.run(full=True)
+    assert [w for w in world.writes() if w[1] == "Secret"] == [("DELETE", "Secret")]
+    world.apply(SPEC)
+    await world.serving.run(full=True)
+    assert ("APPLY", "Secret") in world.writes()
