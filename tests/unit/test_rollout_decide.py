@@ -15,7 +15,13 @@ from paceline_operator.api.rollout import Rollout
 from paceline_operator.api.status_rollout import CanaryStatus, FailedRollout, Phase, RolloutStatus
 from paceline_operator.clock import rfc3339
 from paceline_operator.resources.revision import Revision
-from paceline_operator.rollout.decide import NO_ROOM_SECONDS, ROOM_RETRY_SECONDS, START_MARGIN_SECONDS, decide
+from paceline_operator.rollout.decide import (
+    NO_ROOM_SECONDS,
+    ROOM_RETRY_SECONDS,
+    START_MARGIN_SECONDS,
+    STUCK_SECONDS,
+    decide,
+)
 from paceline_operator.rollout.situation import (
     UNKNOWN,
     Ask,
@@ -207,6 +213,17 @@ def test_a_canary_that_is_never_ready_is_bad() -> None:
     )
 
 
+def test_a_canary_whose_container_cannot_start_is_bad_after_some_minutes() -> None:
+    stuck = CanaryPod(stuck="engine: ImagePullBackOff")
+    assert decide(watching(stuck)).memory.phase is Phase.CANARY
+    memory = watching().memory.model_copy(
+        update={"canary": CanaryStatus(revision=NEW.name, started_at=rfc3339(ago(STUCK_SECONDS)))}
+    )
+    late = decide(watching(stuck, memory=memory))
+    assert condition(late, ConditionType.ROLLED_BACK) == (True, Reason.CANARY_NOT_READY)
+    assert "ImagePullBackOff" in late.memory.verdict
+
+
 def test_a_canary_that_too_little_is_known_of_waits_until_its_deadline() -> None:
     waiting = decide(watching(ready(1799)))
     assert waiting.memory.phase is Phase.CANARY
@@ -278,6 +295,7 @@ PODS = st.none() | st.builds(
     ready_since=st.none() | st.integers(0, 4000).map(ago),
     unschedulable_since=st.none() | st.integers(0, 4000).map(ago),
     crash=st.sampled_from(["", "engine ended"]),
+    stuck=st.sampled_from(["", "engine: ErrImagePull"]),
 )
 JUDGEMENTS = st.sampled_from([UNKNOWN, GOOD, BAD])
 
@@ -338,7 +356,7 @@ def test_whatever_happens_pods_are_never_lost_nor_given_what_failed(
             and decision.stable.revision != before.stable.revision
             and decision.stable.revision == NEW.name
         ):
-            assert before.judgement.good is True, "no proposal is promoted without a good canary"
+            assert judgement.good is True, "no proposal is promoted without a good canary"
         again = decide(cluster.s)
         if (
             decision.memory.phase in (Phase.STEADY, Phase.BLOCKED, Phase.ROLLED_BACK)
