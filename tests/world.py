@@ -8,7 +8,8 @@ from typing import Any
 from paceline_operator import naming
 from paceline_operator.clients.keys import KeyFile, key_version
 from paceline_operator.clock import FakeClock
-from paceline_operator.reconcile import Hands, ServingPass
+from paceline_operator.draft import Hands
+from paceline_operator.reconcile import ServingPass
 from tests.fakes import FakeEngines, FakeKube, Object
 from tests.servings import DEFAULTS
 

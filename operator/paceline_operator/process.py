@@ -15,13 +15,14 @@ from paceline_operator.clients.keys import KeyFile
 from paceline_operator.clients.kube import Kube, KubeError, UnavailableError, connect
 from paceline_operator.clients.prometheus import PrometheusClient
 from paceline_operator.clock import SystemClock
+from paceline_operator.draft import Hands
 from paceline_operator.exported import ENGINES
 from paceline_operator.fleet import Fleet, Outcome, Pass, Trigger
 from paceline_operator.gauges import SERVINGS
 from paceline_operator.judge import judge
 from paceline_operator.kinds import OPTIONAL
 from paceline_operator.leadership import Leadership, Terms
-from paceline_operator.reconcile import Hands, ServingPass
+from paceline_operator.reconcile import ServingPass
 from paceline_operator.settings import OperatorSettings
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,8 @@ import pytest
 
 from paceline_operator import naming
 from paceline_operator.clients.kube import ForbiddenError, InvalidError, UnavailableError
-from paceline_operator.reconcile import CONFLICT_SECONDS, SOON_SECONDS
+from paceline_operator.engines import SOON_SECONDS
+from paceline_operator.reconcile import CONFLICT_SECONDS
 from tests.fakes import Object
 from tests.world import SPEC, World
 

@@ -1,0 +1,51 @@
+"""The part of a pass about children: what each should be, the pods' workloads included, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paceline_operator import extras, naming, observe, resources, rolling
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.status_rollout import Phase
+from paceline_operator.clients.kube import Object
+from paceline_operator.draft import Draft, Hands
+from paceline_operator.memory import Remembered
+from paceline_operator.plan import ChildKey, ChildPlan, Observation, key_of, plan_children
+from paceline_operator.rollout.accept import accept
+from paceline_operator.rollout.canary import judge
+from paceline_operator.rollout.evidence import Watch
+from paceline_operator.rollout.situation import UNKNOWN
+from paceline_operator.tuning.model import Memory
+
+
+async def decided(
+    hands: Hands, memory: Remembered, draft: Draft, serving: SpeculativeServing, look: Observation
+) -> tuple[Mapping[ChildKey, Object], ChildPlan]:
+    """Decide what each child should be, the pods' workloads included: what is there, and what to do about it."""
+    raw = draft.raw
+    key = hands.keys.ring().tokens(serving.metadata.uid)
+    now, rollout = hands.clock.now(), draft.previous.rollout
+    accepted = accept(serving.spec, rollout, memory.proposals, now)
+    serving = serving.model_copy(update={"spec": accepted.spec})
+    canaries = rolling.names(rolling.of_track(look.pods, naming.TRACK_CANARY))
+    found = judge(serving.spec.rollout.canary, *memory.watch.sides(canaries))
+    judgement = found if memory.watch.revision and memory.watch.revision == rollout.target else UNKNOWN
+    rolled = rolling.roll(serving, raw, look, accepted, judgement, hands.defaults, key, now)
+    extra = extras.gather(extras.Asked(serving, rolled, raw, look, draft.previous, hands.defaults, key))
+    wanted = [*resources.around(serving, hands.defaults), *extra.manifests, *rolled.manifests]
+    there = await observe.namesakes(hands.kube, draft.namespace, look, list(map(key_of, wanted)))
+    plan = plan_children(wanted, there, raw, memory.applied, look.absent)
+    if not plan.conflicts:
+        decision = rolled.decision
+        memory.in_force, memory.frozen = rolled.in_force, decision.frozen or extra.frozen
+        if not decision.frozen:
+            memory.watch = Watch()
+            if rollout.phase in (Phase.PROMOTING, Phase.ROLLING):
+                memory.tuner = Memory()  # of pods that are gone: the engines tell their own history anew
+        after = min((each for each in (decision.after, extra.after) if each is not None), default=None)
+        memory.look_at = None if after is None else hands.clock.monotonic() + after
+        draft.withdrawn |= set(extra.withdrawn)
+        draft.fields |= {**extra.fields, "rollout": decision.memory}
+        draft.verdicts += [*decision.verdicts, *extra.verdicts]
+        draft.report.events += [*decision.events, *extra.events]
+    return there, plan
