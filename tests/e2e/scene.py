@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paceline_engine.protocol import CONTROL_PORT
-from paceline_operator.naming import LABEL_SERVING
+from paceline_operator.naming import COMPONENT_PULLER, LABEL_COMPONENT, LABEL_SERVING
 from tests.harness.chart import CHART, helm
 from tests.harness.node import Node
 from tests.harness.processes import Daemon, wait_until
@@ -108,8 +108,9 @@ class Scene:
         return found.get("status", ""), found.get("reason", "")
 
     def pods(self) -> list[Object]:
-        """All pods of the serving, those that end included."""
-        listed = json.loads(self.kubectl("get", "pods", f"--selector={self._children}", "--output=json"))
+        """All pods of the serving, those that end included and those of Jobs left out."""
+        chosen = f"--selector={self._children},{LABEL_COMPONENT}!={COMPONENT_PULLER}"
+        listed = json.loads(self.kubectl("get", "pods", chosen, "--output=json"))
         return list(listed["items"])
 
     def pod(self) -> Object:

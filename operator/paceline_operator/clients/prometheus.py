@@ -74,9 +74,10 @@ class PrometheusClient:
                 return response
 
         start, step = now - timedelta(seconds=asked.window_seconds), str(asked.step_seconds)
+        once = Retry(0, read=False)
         try:
             with PrometheusConnect(
-                url.rstrip("/"), self._headers(url), retry=Retry(0, read=False), session=Bounded(), timeout=asked.timeout_seconds
+                url.rstrip("/"), self._headers(url), retry=once, session=Bounded(), timeout=asked.timeout_seconds
             ) as server:
                 limits = {"timeout": f"{asked.timeout_seconds:g}s"}
                 answers = [
