@@ -1,7 +1,7 @@
 """A hub on loopback: as much of the public HTTP API of model hubs as a puller asks, with faults to order.
 
-As a program it serves the folders below one: `python -m tests.fakehub HOST PORT FOLDER COUNTS`; the file COUNTS tells
-after each request what was asked for how often.
+As a program it serves the folders below one: `python -m tests.fakehub HOST PORT FOLDER COUNTS SECONDS`; the file COUNTS
+tells after each request what was asked for how often, and a megabyte takes SECONDS.
 """
 
 from __future__ import annotations
@@ -166,10 +166,11 @@ def _entry(path: str, content: bytes, lfs: bool) -> Mapping[str, object]:
 
 def main() -> None:
     """Each folder of FOLDER is the repository `test/<folder>`."""
-    host, port, folder, counts = sys.argv[1:]
+    host, port, folder, counts, seconds = sys.argv[1:]
     repositories = {
         f"test/{one.name}": Repository(
-            {str(path.relative_to(one)): path.read_bytes() for path in one.rglob("*") if path.is_file()}
+            {str(path.relative_to(one)): path.read_bytes() for path in one.rglob("*") if path.is_file()},
+            seconds_a_megabyte=float(seconds),
         )
         for one in Path(folder).iterdir()
         if one.is_dir()

@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.node, pytest.mark.engine]
 PORT = 8900
 SOURCE = "hf://test/smollm2"
 COMMIT = "c" * 40
+SECONDS_A_MEGABYTE = 0.05
+"""270 MB take 14 s: long enough to be seen on their way."""
 PULL_SECONDS, START_SECONDS = 90.0, 180.0
 
 
@@ -34,9 +36,9 @@ def test_a_model_is_downloaded_once_and_served_from_the_claim(node: Node, node_n
         scene.install()
         with scene.operator() as operator:
             scene.kubectl("apply", "-f", "-", input=json.dumps(_serving()))
-            scene.wait(
-                "the weights", lambda: scene.condition("ModelAvailable")[0] == "True", PULL_SECONDS, operator, hub
-            )
+            on_its_way = scene.wait("progress", lambda: _progress(scene), PULL_SECONDS, operator, hub)
+            assert on_its_way["revision"] == COMMIT
+            scene.wait("the weights", lambda: scene.condition("ModelAvailable")[0] == "True", PULL_SECONDS, hub)
             asked = json.loads(counts.read_text())
             assert (asked["listing"], asked["bytes"] > 2**27) == (1, True), asked
             (artefact,) = scene.status()["modelCache"]["artefacts"]
@@ -57,7 +59,16 @@ def _hub(node: Node, folder: Path) -> tuple[Daemon, Path]:
     models, counts = folder / "hub", folder / "counts.json"
     models.mkdir()
     (models / "smollm2").symlink_to(cache_folder() / "models" / MODEL)
-    command = [sys.executable, "-m", "tests.fakehub", ADDRESS, str(PORT), str(models), str(counts)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fakehub",
+        ADDRESS,
+        str(PORT),
+        str(models),
+        str(counts),
+        str(SECONDS_A_MEGABYTE),
+    ]
     hub = Daemon("hub", [*node.prefix, *command], node.logs_dir, folder=Path(__file__).parents[2])
     wait_until(lambda: "ready" in hub.tail() or None, "the hub", timeout_seconds=30, daemons=[hub])
     return hub, counts
@@ -92,6 +103,12 @@ def _serving() -> dict[str, Any]:
     mounts = [mount for mount in engine["volumeMounts"] if mount["name"] != "models"]
     template["initContainers"] = [{"name": "paceline-pull", "volumeMounts": mounts}]
     return body
+
+
+def _progress(scene: Scene) -> dict[str, Any] | None:
+    """What status tells of a download that goes on."""
+    found: list[dict[str, Any]] = scene.status().get("modelCache", {}).get("artefacts", [])
+    return next((one for one in found if one["phase"] == "Downloading" and 0 <= one["progressPercent"] < 100), None)
 
 
 def _pulled(pod: dict[str, Any]) -> dict[str, Any]:
