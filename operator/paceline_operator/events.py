@@ -139,11 +139,23 @@ class Recorder:
         self._said: dict[Event, float] = {}
 
     def fresh(self, events: Iterable[Event], now: float) -> list[Event]:
-        """Those of `events` not said within QUIET_SECONDS, which now count as said."""
+        """Those of `events` not said within QUIET_SECONDS, which now count as said: one for each reason."""
         self._said = {event: at for event, at in self._said.items() if now - at < QUIET_SECONDS}
         news = [event for event in dict.fromkeys(events) if event not in self._said]
         self._said.update(dict.fromkeys(news, now))
-        return news
+        return _together(news)
+
+
+def _together(news: Iterable[Event]) -> list[Event]:
+    found: dict[Reason, Event] = {}
+    for event in news:
+        before = found.get(event.reason)
+        if before is None:
+            found[event.reason] = event
+        else:
+            worse = WARNING if WARNING in (before.type, event.type) else NORMAL
+            found[event.reason] = Event(worse, event.reason, f"{before.message}; {event.message}")
+    return list(found.values())
 
 
 def body(event: Event, about: Mapping[str, Any], at: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_decisions_are_told_oldest_first_and_once() -> None:
 
 def test_the_same_event_is_quiet_for_a_while() -> None:
     recorder = events.Recorder()
-    one, other = events.created("Service", "a"), events.created("Service", "b")
+    one, other = events.created("Service", "a"), events.pruned("Service", "b")
     assert recorder.fresh([one, one, other], 0.0) == [one, other]
     assert recorder.fresh([one], events.QUIET_SECONDS - 1) == []
     assert recorder.fresh([one], events.QUIET_SECONDS) == [one]
@@ -64,3 +64,17 @@ def test_the_body_is_about_the_object_and_fits() -> None:
     assert (body["metadata"]["namespace"], body["involvedObject"]["uid"]) == ("team", "u")
     again = events.body(events.apply_failed("x"), about, "2026-01-01T00:00:00Z")
     assert body["metadata"]["name"] != again["metadata"]["name"]
+
+
+def test_what_has_one_reason_is_said_in_one_event() -> None:
+    told = [
+        events.created("Service", "chat"),
+        events.pruned("Service", "old"),
+        events.created("Deployment", "chat"),
+        events.Event(events.WARNING, Reason.CHILD_PRUNED, "worse"),
+    ]
+    recorder = events.Recorder()
+    created, pruned = recorder.fresh(told, 0.0)
+    assert created.message == "Created Service chat; Created Deployment chat"
+    assert (pruned.type, pruned.message.endswith("; worse")) == (events.WARNING, True)
+    assert recorder.fresh(told, 1.0) == [], "each was said, though not alone"
