@@ -156,6 +156,8 @@ def _track(children: Mapping[ChildKey, Object], pods: Sequence[Object], serving:
         replicas=int(there["spec"].get("replicas", 1)),
         ready=sum(map(is_ready, of_track(pods, track))),
         settled=is_settled(there),
+        renewed=is_renewed(there),
+        unplaced_since=_unplaced(of_track(pods, track)),
     )
 
 
@@ -172,11 +174,15 @@ def names(pods: Sequence[Object]) -> list[str]:
 def is_settled(there: Mapping[str, Any]) -> bool:
     """Whether a workload has seen its spec, and all its pods have the template and are available."""
     status, replicas = there.get("status") or {}, there["spec"].get("replicas", 1)
-    return bool(
-        status.get("observedGeneration", 0) >= there["metadata"].get("generation", 0)
-        and status.get("updatedReplicas", 0) == status.get("replicas", 0) == replicas
-        and status.get("availableReplicas", status.get("readyReplicas", 0)) == replicas
-    )
+    available = status.get("availableReplicas", status.get("readyReplicas", 0))
+    return is_renewed(there) and bool(status.get("replicas", 0) == available == replicas)
+
+
+def is_renewed(there: Mapping[str, Any]) -> bool:
+    """Whether a workload has seen its spec, and none of its pods has another template."""
+    status = there.get("status") or {}
+    seen = status.get("observedGeneration", 0) >= there["metadata"].get("generation", 0)
+    return bool(seen and status.get("updatedReplicas", 0) == status.get("replicas", 0))
 
 
 def _canary_pod(pods: Sequence[Object], workers: Sequence[Object]) -> CanaryPod | None:
@@ -185,14 +191,19 @@ def _canary_pod(pods: Sequence[Object], workers: Sequence[Object]) -> CanaryPod 
     if not mine:
         return None
     newest = max(mine, key=lambda pod: (str(pod["metadata"].get("creationTimestamp", "")), pod["metadata"]["name"]))
-    placed = [_condition(pod, "PodScheduled") for pod in (newest, *of_track(workers, naming.TRACK_CANARY))]
-    unplaced = [one for one in placed if one.get("status") == "False" and one.get("reason") == "Unschedulable"]
     return CanaryPod(
         ready_since=_since(_condition(newest, "Ready")) if is_ready(newest) else None,
-        unschedulable_since=_since(unplaced[0]) if unplaced else None,
+        unschedulable_since=_unplaced([newest, *of_track(workers, naming.TRACK_CANARY)]),
         crash=ended(newest),
         stuck=_stuck(newest),
     )
+
+
+def _unplaced(pods: Sequence[Object]) -> datetime | None:
+    """Since when the scheduler finds no node for the first of them that it finds none for."""
+    found = [_condition(pod, "PodScheduled") for pod in pods]
+    none = [one for one in found if one.get("status") == "False" and one.get("reason") == "Unschedulable"]
+    return _since(none[0]) if none else None
 
 
 def _stuck(pod: Object) -> str:

@@ -53,7 +53,7 @@ def situation(**changes: Any) -> Situation:
         own=False,
         proposal="",
         fields=(FIELD,),
-        stable=Track(OLD.name, 2, 2, settled=True),
+        stable=Track(OLD.name, 2, 2, settled=True, renewed=True),
         canary=None,
         pod=None,
         judgement=UNKNOWN,
@@ -69,8 +69,12 @@ def watching(pod: CanaryPod | None = None, *, in_place: bool = False, **changes:
     """The canary was asked for a minute ago."""
     canary = CanaryStatus(revision=NEW.name, started_at=rfc3339(ago(60)), in_place=in_place)
     memory = RolloutStatus(phase=Phase.CANARY, revision=OLD.name, target=NEW.name, fields=[FIELD], canary=canary)
-    settled = Track(OLD.name, 1 if in_place else 2, 1 if in_place else 2, settled=True)
-    found: dict[str, Any] = {"stable": settled, "canary": Track(NEW.name, 1, 0, settled=False), "memory": memory}
+    settled = Track(OLD.name, 1 if in_place else 2, 1 if in_place else 2, settled=True, renewed=True)
+    found: dict[str, Any] = {
+        "stable": settled,
+        "canary": Track(NEW.name, 1, 0, settled=False, renewed=False),
+        "memory": memory,
+    }
     return situation(pod=pod, **(found | changes))
 
 
@@ -91,7 +95,7 @@ def test_the_first_template_is_rolled_out_as_it_is() -> None:
 
 def test_nothing_is_done_where_the_template_is_the_one_that_is_wanted() -> None:
     memory = RolloutStatus(phase=Phase.STEADY, revision=NEW.name)
-    at_rest = situation(stable=Track(NEW.name, 2, 2, settled=True), fields=(), memory=memory)
+    at_rest = situation(stable=Track(NEW.name, 2, 2, settled=True, renewed=True), fields=(), memory=memory)
     decision = decide(at_rest)
     assert (decision.stable, decision.canary, decision.memory, decision.after) == (Ask(NEW.name, 2), None, memory, None)
     assert decision.events == ()
@@ -109,13 +113,13 @@ def test_a_change_begins_with_a_canary_beside_all_pods_and_says_which_field_it_w
 
 
 def test_a_change_while_no_pod_serves_has_nothing_to_protect() -> None:
-    decision = decide(situation(stable=Track(OLD.name, 2, 0, settled=False)))
+    decision = decide(situation(stable=Track(OLD.name, 2, 0, settled=False, renewed=False)))
     assert (decision.stable, decision.canary) == (Ask(NEW.name, 2), None)
     assert decision.memory.phase is Phase.ROLLING
 
 
 def test_a_serving_that_is_scaled_to_zero_takes_the_new_template_at_once() -> None:
-    decision = decide(situation(replicas=0, stable=Track(OLD.name, 0, 0, settled=True)))
+    decision = decide(situation(replicas=0, stable=Track(OLD.name, 0, 0, settled=True, renewed=True)))
     assert (decision.stable, decision.canary) == (Ask(NEW.name, 0), None)
 
 
@@ -135,7 +139,7 @@ def test_a_canary_that_finds_no_room_for_a_minute_takes_the_place_of_another_pod
 
 
 def test_the_only_pod_is_replaced_in_its_place_for_a_user_and_the_downtime_is_announced() -> None:
-    one = Track(OLD.name, 1, 1, settled=True)
+    one = Track(OLD.name, 1, 1, settled=True, renewed=True)
     decision = decide(watching(CanaryPod(unschedulable_since=ago(NO_ROOM_SECONDS)), replicas=1, stable=one))
     assert (decision.stable, decision.canary) == (Ask(NEW.name, 1), None)
     told = next(v for v in decision.verdicts if v.type is ConditionType.PROGRESSING)
@@ -145,7 +149,7 @@ def test_the_only_pod_is_replaced_in_its_place_for_a_user_and_the_downtime_is_an
 
 @pytest.mark.parametrize(("own", "require"), [(True, False), (False, True)])
 def test_the_only_pod_is_not_replaced_for_a_proposal_nor_where_a_canary_is_required(own: bool, require: bool) -> None:
-    one, rollout = Track(OLD.name, 1, 1, settled=True), Rollout(require_canary=require)
+    one, rollout = Track(OLD.name, 1, 1, settled=True, renewed=True), Rollout(require_canary=require)
     pod = CanaryPod(unschedulable_since=ago(NO_ROOM_SECONDS))
     first = decide(watching(pod, replicas=1, stable=one, own=own, rollout=rollout))
     assert (first.stable, first.canary) == (Ask(OLD.name, 1), None)
@@ -164,11 +168,14 @@ def test_a_good_canary_is_promoted_once_it_was_watched_and_serves_on_until_the_o
     assert promoted.events[0].reason is Reason.CANARY_PROMOTED
     assert promoted.frozen
     following = replace(
-        watching(ready(130)), stable=Track(NEW.name, 2, 1, settled=False), fields=(), memory=promoted.memory
+        watching(ready(130)),
+        stable=Track(NEW.name, 2, 1, settled=False, renewed=False),
+        fields=(),
+        memory=promoted.memory,
     )
     assert decide(following).canary == Ask(NEW.name, 1)
     assert decide(following).memory.phase is Phase.PROMOTING
-    done = decide(replace(following, stable=Track(NEW.name, 2, 2, settled=True)))
+    done = decide(replace(following, stable=Track(NEW.name, 2, 2, settled=True, renewed=True)))
     assert (done.stable, done.canary, done.frozen) == (Ask(NEW.name, 2), None, False)
     assert done.memory.fields == [FIELD], "what caused the last rollout stays said"
 
@@ -176,8 +183,34 @@ def test_a_good_canary_is_promoted_once_it_was_watched_and_serves_on_until_the_o
 def test_a_canary_in_place_is_one_of_the_replicas_until_it_goes() -> None:
     promoted = decide(watching(ready(120), in_place=True, judgement=GOOD))
     assert (promoted.stable, promoted.canary) == (Ask(NEW.name, 1), Ask(NEW.name, 1))
-    done = decide(watching(ready(130), fields=(), stable=Track(NEW.name, 1, 1, settled=True), memory=promoted.memory))
+    done = decide(
+        watching(
+            ready(130), fields=(), stable=Track(NEW.name, 1, 1, settled=True, renewed=True), memory=promoted.memory
+        )
+    )
     assert (done.stable, done.canary) == (Ask(NEW.name, 2), None)
+
+
+def test_a_canary_goes_once_all_others_have_the_template_and_all_but_one_are_ready() -> None:
+    """The last one may wait for the room that the canary has."""
+    memory = RolloutStatus(phase=Phase.PROMOTING, revision=NEW.name)
+    waiting = watching(ready(200), fields=(), memory=memory)
+    for count, renewed, gone in ((1, True, True), (0, True, False), (1, False, False)):
+        stable = Track(NEW.name, 2, count, settled=False, renewed=renewed)
+        assert (decide(replace(waiting, stable=stable)).canary is None) is gone
+    only = Track(NEW.name, 1, 0, settled=False, renewed=True)
+    assert decide(replace(waiting, replicas=1, stable=only)).canary is not None, "nothing else would serve"
+
+
+def test_a_promotion_whose_room_went_gives_the_canary_the_place_of_another_pod() -> None:
+    memory = RolloutStatus(phase=Phase.PROMOTING, revision=NEW.name)
+    stable = Track(NEW.name, 2, 1, settled=False, renewed=False, unplaced_since=ago(NO_ROOM_SECONDS))
+    decision = decide(watching(ready(200), fields=(), memory=memory, stable=stable))
+    assert (decision.stable, decision.canary) == (Ask(NEW.name, 1), Ask(NEW.name, 1))
+    assert decision.memory.canary is not None
+    assert decision.memory.canary.in_place
+    early = replace(stable, unplaced_since=ago(NO_ROOM_SECONDS - 1))
+    assert decide(watching(ready(200), fields=(), memory=memory, stable=early)).stable == Ask(NEW.name, 2)
 
 
 @pytest.mark.parametrize("pod", [ready(0), ready(3600)])
@@ -235,7 +268,9 @@ def test_a_canary_that_too_little_is_known_of_waits_until_its_deadline() -> None
 
 
 def test_a_canary_that_serves_alone_is_promoted_at_once() -> None:
-    assert decide(watching(ready(1), stable=Track(OLD.name, 2, 0, settled=False))).stable == Ask(NEW.name, 2)
+    assert decide(watching(ready(1), stable=Track(OLD.name, 2, 0, settled=False, renewed=False))).stable == Ask(
+        NEW.name, 2
+    )
 
 
 def test_what_failed_is_tried_again_only_after_a_retry_or_another_spec() -> None:
@@ -304,7 +339,9 @@ class Cluster:
     """As much of a cluster as the state machine can tell apart; nothing is remembered but what status has."""
 
     def __init__(self, replicas: int, own: bool) -> None:
-        self.s = situation(replicas=replicas, own=own, stable=Track(OLD.name, replicas, replicas, settled=True))
+        self.s = situation(
+            replicas=replicas, own=own, stable=Track(OLD.name, replicas, replicas, settled=True, renewed=True)
+        )
 
     def step(self, pod: CanaryPod | None, judgement: Judgement, written: bool, seconds: int, back: bool) -> Decision:
         s = self.s
@@ -321,9 +358,17 @@ class Cluster:
         )
         decision = decide(s)
         moved = s.stable is not None and decision.stable.revision != s.stable.revision
-        stable = Track(decision.stable.revision, decision.stable.replicas, decision.stable.replicas, settled=not moved)
+        stable = Track(
+            decision.stable.revision,
+            decision.stable.replicas,
+            decision.stable.replicas,
+            settled=not moved,
+            renewed=not moved,
+        )
         canary = (
-            Track(decision.canary.revision, 1, int(bool(pod and pod.ready_since)), True) if decision.canary else None
+            Track(decision.canary.revision, 1, int(bool(pod and pod.ready_since)), True, True)
+            if decision.canary
+            else None
         )
         self.s = replace(s, stable=stable, canary=canary, memory=decision.memory if written else s.memory)
         return decision

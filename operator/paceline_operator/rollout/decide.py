@@ -193,11 +193,19 @@ def _kept(
 def _in_force(s: Situation, memory: RolloutStatus) -> Decision:
     """The stable workload has the template that is wanted; maybe not all of its pods yet."""
     assert s.stable is not None
-    if s.stable.settled:
+    # The last pod may wait for the room that the canary has.
+    done = s.stable.renewed and s.stable.ready >= max(1, s.replicas - 1)
+    if s.stable.settled or (s.canary is not None and done):
         return _settled(s, memory, Phase.STEADY)
     if s.canary is not None and s.canary.revision == s.wanted.name:
-        in_place = memory.canary is not None and memory.canary.in_place
         memory = memory.model_copy(update={"phase": Phase.PROMOTING, "target": "", "revision": s.wanted.name})
+        in_place = memory.canary is not None and memory.canary.in_place
+        since = s.stable.unplaced_since
+        if not in_place and since and (s.now - since).total_seconds() >= NO_ROOM_SECONDS:
+            # The room that there was is gone: without this, the pods that are left would wait for each other.
+            in_place, began = True, memory.canary.started_at if memory.canary else rfc3339(s.now)
+            canary = CanaryStatus(revision=s.wanted.name, started_at=began, in_place=True)
+            memory = memory.model_copy(update={"canary": canary})
         stable = Ask(s.wanted.name, _replicas(s, in_place))
         verdicts = tell.verdicts(s, memory, Reason.CANARY_PROMOTED, memory.verdict)
         return Decision(stable, Ask(s.wanted.name, 1), memory, verdicts, (), LOOK_SECONDS)

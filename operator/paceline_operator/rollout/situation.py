@@ -25,6 +25,10 @@ class Track:
     """Pods of this track that are ready."""
     settled: bool
     """Its controller has seen it, and all its pods have the template and are available."""
+    renewed: bool
+    """Its controller has seen it, and none of its pods has another template; some may not be ready."""
+    unplaced_since: datetime | None = None
+    """The scheduler finds no node for one of its pods, since then."""
 
 
 @dataclass(frozen=True)
