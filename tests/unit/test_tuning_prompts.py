@@ -28,10 +28,17 @@ def length(k: int) -> float:
 
 
 def cell(
-    k: int, begun: int, steps: int, rng: np.random.Generator, noise: float = 0.01, tokens: int = 512, load: int = LOAD
+    k: int,
+    begun: int,
+    steps: int,
+    rng: np.random.Generator,
+    noise: float = 0.01,
+    tokens: int = 512,
+    load: int = LOAD,
+    price: float = TOKEN,
 ) -> CostCell:
     """Steps at `k` in each of which `begun` requests began, whose prompts have `tokens`."""
-    added = OFFSET * (begun > 0) + TOKEN * begun * tokens
+    added = OFFSET * (begun > 0) + price * begun * tokens
     seconds = steps * (BARE[k] + added) * math.exp(rng.normal(0, noise))
     return CostCell(
         load=load,
@@ -178,6 +185,22 @@ def test_another_price_of_prompts_is_learnt_and_changes_no_k() -> None:
     assert found.changed == -math.inf
     for k in LADDER:
         assert bare(found, k) == pytest.approx(BARE[k], rel=0.04)
+
+
+@pytest.mark.parametrize("factor", [0.02, 0.2, 5.0, 50.0])
+def test_prompts_far_from_the_first_guess_do_not_shake_what_is_known_of_k(factor: float) -> None:
+    found, rng = learnt(dict.fromkeys(LADDER, (0,))), np.random.default_rng(3)
+    for number in range(12):
+        cells = [
+            cell(k, begun, 16, rng, price=factor * TOKEN) for k in LADDER[number % 2 :: 2] for begun in (0, 1, 2, 4)
+        ]
+        found = correct.learn(found, {"pod": cells}, 10.0, 130.0 + 10.0 * number)
+        for k in LADDER:
+            assert bare(found, k) == pytest.approx(BARE[k], rel=0.08), number
+        assert found.changed == -math.inf
+        assert math.sqrt(found.noise) < 0.06, "nor is it taken for noise"
+    level = found.mean[-3:] @ found.features[LOADS.index(LOAD) * len(LADDER)]
+    assert math.exp(level) / 300 * BARE[0] == pytest.approx(factor * TOKEN, rel=0.2, abs=2e-6)
 
 
 counts = st.integers(0, 10**9)

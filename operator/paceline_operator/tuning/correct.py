@@ -14,7 +14,7 @@ import numpy.typing as npt
 from paceline_engine.protocol import CostCell
 from paceline_operator.tuning import prompts
 from paceline_operator.tuning.acceptance import Array
-from paceline_operator.tuning.cost import LOOSENED, MIN_STEPS, Cost
+from paceline_operator.tuning.cost import EFFECTS, LOOSENED, MIN_STEPS, Cost
 from paceline_operator.tuning.timing import CONTEXTS, Timing, timings
 from paceline_operator.tuning.values import amended
 
@@ -34,6 +34,9 @@ SPEED_GAIN, SPEED_JUMP = 0.3, 0.2
 """Share of a window's surprise by which an engine's own log speed follows it; a larger surprise is followed at once, or
 what is left of it would be taken for the cost of whatever k the engine happened to run."""
 CONTEXT_HALF_LIFE_SECONDS = 60.0
+ITERATIONS, LINEAR, LARGEST_STEP = 10, 0.003, 2.0
+"""Of linearising what prompts add: how often, the error of log step seconds that is small enough, and the furthest
+that the log price of a token goes at once."""
 
 
 def learn(
@@ -155,11 +158,9 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], context
             plain = believed & own & (window.tokens == 0)
             changed = now if plain.any() else changed
             streak[index[believed]] = 0
-    root = np.linalg.inv(np.linalg.cholesky(between + noise))
-    half = root @ columns.T
-    mean = cost.mean + (root @ surprise) @ half
+    mean, half, near = _solved(cost, window, seen, columns, between, noise)
     covariance -= half.T @ half
-    total, shared = _noise(cost, surprise, variance, between, own & ~strange)
+    total, shared = _noise(cost, surprise, variance, between, own & ~strange & (near | (window.tokens == 0)))
     counted, last = cost.steps.copy(), cost.seen.copy()
     if window.context.any() or window.tokens.any():
         np.add.at(counted, index, window.steps)  # a cell may be there once for each context, and with prompts or not
@@ -178,6 +179,33 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], context
         speeds=speeds,
         changed=changed,
     )
+
+
+def _solved(
+    cost: Cost, window: _Window, seen: prompts.Sight, columns: Array, between: Array, noise: Array
+) -> tuple[Array, Array, bool]:
+    """The mean after a window, half of what the covariance loses, and whether the mean stayed where it was linearised.
+
+    `seen`, `columns` and `between` are as linearised at the belief. What prompts add is linear nearby only: where the
+    window takes the mean further, it is linearised anew there, until it stays (an iterated extended Kalman filter).
+    """
+    mean, near = cost.mean, True
+    for _ in range(ITERATIONS):
+        root = np.linalg.inv(np.linalg.cholesky(between + noise))
+        half = root @ columns.T
+        away = window.log - seen.log - seen.slope @ (cost.mean - mean)
+        step = cost.mean + (root @ away) @ half - mean
+        if not window.tokens.any():
+            return mean + step, half, True
+        step *= min(1.0, LARGEST_STEP / max(1e-9, float(np.abs(step[-EFFECTS]))))
+        mean = mean + step
+        there = prompts.sight(amended(cost, mean=mean), window.cell, window.context, window.tokens)
+        if np.abs(there.log - seen.log - seen.slope @ step).max() < LINEAR:
+            break
+        seen, near = there, False
+        columns = cost.covariance @ seen.slope.T
+        between = seen.slope @ columns
+    return mean, half, near
 
 
 def _widened(cost: Cost, seen: prompts.Sight, index: Index, surprise: Array, believed: Mask, own: Mask) -> None:

@@ -42,7 +42,7 @@ EFFECT_DEVIATIONS = (0.3, 0.1, 0.03)
 OFFSET_GUESS, OFFSET_DEVIATION, OFFSET_OWN = 0.1, 0.3, 0.15
 """What a step with prompts costs beyond its tokens, over the load's step without: a guess, and the standard deviations
 that all loads share and that each has for itself. A graph in pieces in place of a full one is some tenths of a step."""
-PRICE_DEVIATIONS = (1.0, 0.1, 0.03)
+PRICE_DEVIATIONS = (2.0, 0.1, 0.03)
 """Standard deviations of the log price of a prompt token (RIDGE_TOKENS of them double a step): its level, its slope in
 doublings of the load and its slope in k."""
 NEGLIGIBLE_SHARE = 0.01
