@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
-from paceline_operator import extras, naming, observe, resources, rolling
+from paceline_operator import extras, metrics, naming, observe, resources, rolling
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status_rollout import Phase
 from paceline_operator.clients.kube import Object
@@ -16,6 +17,8 @@ from paceline_operator.rollout.canary import judge
 from paceline_operator.rollout.evidence import Watch
 from paceline_operator.rollout.situation import UNKNOWN
 from paceline_operator.tuning.model import Memory
+
+logger = logging.getLogger(__name__)
 
 
 async def decided(
@@ -48,4 +51,7 @@ async def decided(
         draft.fields |= {**extra.fields, "rollout": decision.memory}
         draft.verdicts += [*decision.verdicts, *extra.verdicts]
         draft.report.events += [*decision.events, *extra.events]
+        for event in decision.events:
+            metrics.ROLLOUTS.labels(event.reason).inc()
+            logger.info("Rollout: object=%s/%s reason=%s %s", *draft.key, event.reason, event.message)
     return there, plan

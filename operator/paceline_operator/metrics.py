@@ -40,6 +40,9 @@ API_WRITES = Counter(
     [LABEL_KIND, LABEL_VERB, LABEL_CODE],
 )
 DECISIONS = Counter("paceline_decisions_total", "Changes of the k in force. Labeled by reason.", [LABEL_REASON])
+ROLLOUTS = Counter(
+    "paceline_rollouts_total", "Steps of rollouts: started, promoted, taken back. Labeled by reason.", [LABEL_REASON]
+)
 HOLDS = Counter(
     "paceline_holds_total",
     "Passes in which k held because what it needs was missing. Labeled by reason.",
@@ -75,6 +78,20 @@ for _reason in (
     Reason.ENGINE_WARMING_UP,
 ):
     HOLDS.labels(_reason)
+for _reason in (
+    Reason.CANARY_STARTED,
+    Reason.CANARY_PROMOTED,
+    Reason.CANARY_UNJUDGED,
+    Reason.CANARY_NOT_READY,
+    Reason.CRASH_LOOP,
+    Reason.ROLLING_OUT,
+    Reason.GOODPUT_LOST,
+    Reason.TPOT_INCREASED,
+    Reason.TTFT_INCREASED,
+    Reason.REQUESTS_FAILED,
+    Reason.OUTPUT_CONTRACT,
+):
+    ROLLOUTS.labels(_reason)
 for _reason in (Reason.ABOVE_TARGET, Reason.BELOW_TARGET, Reason.AT_MINIMUM, Reason.AT_MAXIMUM):
     SCALINGS.labels(_reason)
 for _result in (RESULT_OK, RESULT_ERROR):
