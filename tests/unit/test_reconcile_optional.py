@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline_operator import naming, resources
 from paceline_operator.clients.kube import ForbiddenError, NotFoundError
 from paceline_operator.kinds import OPTIONAL, crd_of
-from paceline_operator.plan import Absence, not_served, plan_children
+from paceline_operator.plan import Absence, key_of, not_served, plan_children
 from tests.fakes import Object
 from tests.unit.test_reconcile_children import KINDS
 from tests.world import World
@@ -108,6 +110,36 @@ async def test_a_child_that_is_not_wanted_any_more_is_pruned(wanting: World, mon
     await wanting.serving.run(full=True)
     assert wanting.writes() == [("DELETE", WANTED), ("STATUS", naming.KIND_SERVING)]
     assert CONDITION not in types(wanting)
+
+
+KEYS = st.tuples(st.sampled_from([*OPTIONAL, "Service", "Deployment"]), st.sampled_from(["a", "b"]))
+
+
+@given(st.sets(KEYS), st.sets(KEYS), st.sets(st.sampled_from(sorted(OPTIONAL))))
+def test_each_wanted_child_is_made_there_or_withheld(
+    wanted: set[tuple[str, str]], live: set[tuple[str, str]], absent: set[str]
+) -> None:
+    reference = {"controller": True, "uid": "u", "kind": naming.KIND_SERVING, "name": "demo"}
+    there = {
+        (kind, name): {
+            "kind": kind,
+            "metadata": {"name": name, "uid": f"{kind}-{name}", "ownerReferences": [reference]},
+        }
+        for kind, name in live
+        if kind not in absent
+    }
+    manifests = [{"kind": kind, "metadata": {"name": name}} for kind, name in sorted(wanted)]
+    plan = plan_children(manifests, there, {"metadata": {"name": "demo", "uid": "u"}}, {}, absent)
+    made = {key_of(apply.manifest) for apply in plan.applies}
+    assert made | set(plan.withheld) | (wanted & there.keys()) == wanted
+    assert {kind for kind, _ in plan.withheld} == {kind for kind, _ in wanted} & absent
+    assert not {kind for kind, _ in made} & absent
+    deleted = {(delete.kind, delete.name) for delete in plan.deletes}
+    workloads = (
+        {"Deployment", "LeaderWorkerSet"} if any(kind == "LeaderWorkerSet" for kind, _ in plan.withheld) else set()
+    )
+    assert deleted == {key for key in there.keys() - wanted if key[0] not in workloads}
+    assert plan.integrates == any(kind in OPTIONAL for kind, _ in wanted)
 
 
 @pytest.mark.parametrize("absent", [True, False])
