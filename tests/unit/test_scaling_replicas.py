@@ -149,6 +149,23 @@ def test_a_spike_shorter_than_the_window_upwards_buys_nothing() -> None:
     assert run(slow, [5.0] * 10 + [90.0] * 7)[-1].replicas == 5
 
 
+@given(st.lists(st.integers(0, 90), min_size=1, max_size=80), st.integers(1, 8), st.sampled_from([0, 30, 120]))
+def test_a_change_is_what_the_whole_window_wanted(totals: list[int], replicas: int, up: int) -> None:
+    asked = dataclasses.replace(TERMS, up_window_seconds=up, down_window_seconds=120)
+    at = replicas
+    for index, decision in enumerate(run(asked, [float(total) for total in totals], replicas=replicas)):
+        window = asked.up_window_seconds if decision.replicas > at else asked.down_window_seconds
+        seen = totals[max(0, index - int(window / 10)) : index + 1]
+        needs = [at if abs(total / (10 * at) - 1) <= TOLERANCE else math.ceil(total / 10) for total in seen]
+        if decision.replicas != at:
+            assert 10 * index >= window
+        if decision.replicas > at:
+            assert at < decision.replicas <= min(needs)
+        if decision.replicas < at:
+            assert at > decision.replicas >= max(1, max(needs))
+        at = decision.replicas
+
+
 def test_after_a_gap_and_after_a_restart_the_window_downwards_begins_anew() -> None:
     made = run(TERMS, [5.0] * 31, replicas=2)
     assert [decision.replicas for decision in made[-2:]] == [2, 1]
