@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from paceline_engine.protocol import MAX_BODY_BYTES, Probe, Samples
+from paceline_engine.protocol import MAX_BODY_BYTES, Probe, Samples, prompt_bucket
 from paceline_operator.clients.prometheus import PrometheusClient
 from paceline_operator.history import Load
 from paceline_operator.history.question import question
@@ -33,6 +33,8 @@ PROMPTS = (
 )
 """On the first every draft is right; on the others some fire and fail."""
 TOKENS = 160
+CROWD = 8
+"""Times PROMPTS: more requests than the engine takes at once, so that prompts are computed while others decode."""
 SEQUENCE = (5, 1, 0, 3, 5)
 
 
@@ -108,7 +110,7 @@ def test_samples_agree_with_the_engines_own_counters(engine: RealEngine) -> None
 
     engine.push_k(3)
     first = wait_until(all_of_it, "the windows of earlier tests", timeout_seconds=30)[0].cursor
-    engine.complete(PROMPTS * 3, tokens=24)
+    engine.complete(PROMPTS * CROWD, tokens=24)
     samples, counters = wait_until(all_of_it, "the last window", timeout_seconds=30)
     cells = samples.acceptance
     assert sum(cell.drafts for cell in cells) == counters["spec_decode_num_drafts"]
@@ -127,6 +129,11 @@ def test_samples_agree_with_the_engines_own_counters(engine: RealEngine) -> None
     assert all(cell.request_steps <= cell.emitted <= cell.request_steps * 4 for cell in late.cells)
     assert all(0.001 < cell.seconds / cell.steps < 5 for cell in late.cells)
     assert all(sum(cell.histogram.values()) == cell.steps for cell in late.cells)
+    mixed = [cell for cell in late.cells if cell.prompt]
+    assert mixed
+    assert 0 < sum(cell.first_tokens for cell in mixed) <= len(PROMPTS * CROWD)
+    assert all(prompt_bucket(cell.prompt_tokens // cell.steps) >= cell.prompt > 0 for cell in mixed)
+    assert sum(cell.prompt_tokens for cell in samples.cells) <= samples.gauges.prompt_tokens
 
 
 def test_probe_bursts_run_at_their_k_and_the_table_returns(engine: RealEngine, plain: list[str]) -> None:
