@@ -15,19 +15,13 @@ from paceline_operator.api.crd import KINDS, crd
 from paceline_operator.cli.cluster import Context, Output, Where, reach
 from paceline_operator.cli.get import show
 from paceline_operator.local.container import DISTRIBUTION
+from paceline_operator.kinds import OPTIONAL
 from paceline_operator.preflight.installation import Check, Found, Grade, checks, worst
 
 if TYPE_CHECKING:
     from paceline_operator.clients.kube import Kube
 
 OPERATOR_LABELS = {"app.kubernetes.io/name": naming.APP, "app.kubernetes.io/component": "operator"}
-OPTIONAL = {
-    "KEDA (ScaledObject)": "keda.sh/v1alpha1",
-    "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
-    "Gateway API (HTTPRoute)": "gateway.networking.k8s.io/v1",
-    "InferencePool": "inference.networking.k8s.io/v1",
-}
-"""Group and version of what paceline works with where it is."""
 WANTED = ("list", "get", "patch")
 
 
@@ -78,7 +72,7 @@ async def look(kube: Kube, namespace: str) -> Found:
         deployments=await tried("the operator's Deployment", kube.list("Deployment", namespace, OPERATOR_LABELS)),
         lease=await tried("the Lease", kube.get("Lease", namespace, naming.FIELD_MANAGER)),
         servings=await tried("servings", kube.list(naming.KIND_SERVING, "", {})) if served else None,
-        optional={name: bool(await tried(name, kube.served(group))) for name, group in OPTIONAL.items()},
+        optional={kind: bool(await tried(kind, kube.serves(kind))) for kind in OPTIONAL},
         rights={
             f"{verb} {naming.PLURAL_SERVING}": await tried(
                 f"may {verb}", kube.may(verb, naming.GROUP, naming.PLURAL_SERVING, ""), False
