@@ -14,8 +14,8 @@ from paceline_operator import naming
 from paceline_operator.api.crd import KINDS, crd
 from paceline_operator.cli.cluster import Context, Output, Where, reach
 from paceline_operator.cli.get import show
-from paceline_operator.local.container import DISTRIBUTION
 from paceline_operator.kinds import OPTIONAL
+from paceline_operator.local.container import DISTRIBUTION
 from paceline_operator.preflight.installation import Check, Found, Grade, checks, worst
 
 if TYPE_CHECKING:
