@@ -15,6 +15,7 @@ from pathlib import Path
 from prometheus_client.metrics import MetricWrapperBase
 
 from hack import compatibility
+from hack import fields as field_table
 from paceline_engine import exporter
 from paceline_operator import exported, gauges, metrics
 
@@ -86,6 +87,7 @@ def main() -> int:
     pages = {
         "docs/modules.md": modules_page(),
         "docs/compatibility.md": compatibility.page(),
+        "docs/fields.md": field_table.page(),
         "docs/reference/metrics.md": metrics_page(),
     }
     for name, text in pages.items():

@@ -60,25 +60,28 @@ def _table(node: Mapping[str, Any]) -> list[str]:
     required = node.get("required", [])
     rows = ["", "| field | type | default | meaning |", "|---|---|---|---|"]
     for name, member in node["properties"].items():
-        default = "*required*" if name in required else _default(member)
-        meaning = " ".join(part for part in (member.get("description", ""), *_limits(member)) if part)
-        rows.append(f"| `{name}` | {_type(member)} | {default} | {_cell(meaning)} |")
+        default = "*required*" if name in required else default_of(member)
+        meaning = " ".join(part for part in (member.get("description", ""), *limits(member)) if part)
+        rows.append(f"| `{name}` | {type_of(member)} | {default} | {cell(meaning)} |")
     return rows
 
 
-def _default(node: Mapping[str, Any]) -> str:
+def default_of(node: Mapping[str, Any]) -> str:
+    """Of a field, as a table shows it; empty where there is none."""
     if "default" not in node:
         return ""
     return "its fields'" if "properties" in node else f"`{json.dumps(node['default'])}`"
 
 
-def _type(node: Mapping[str, Any]) -> str:
+def type_of(node: Mapping[str, Any]) -> str:
+    """Of a field, as people write types."""
     if node["type"] == "array":
-        return f"[]{_type(node['items'])}"
+        return f"[]{type_of(node['items'])}"
     return "any object" if node.get("x-kubernetes-preserve-unknown-fields") else str(node["type"])
 
 
-def _limits(node: Mapping[str, Any]) -> Iterator[str]:
+def limits(node: Mapping[str, Any]) -> Iterator[str]:
+    """What a field takes, as far as its schema says."""
     if "enum" in node:
         yield "One of " + ", ".join(f"`{value}`" for value in node["enum"]) + "."
     bounds = [text.format(node[keyword]) for keyword, text in _BOUNDS if keyword in node]
@@ -87,9 +90,9 @@ def _limits(node: Mapping[str, Any]) -> Iterator[str]:
     if bounds:
         yield "(" + "; ".join(bounds) + ")"
     if node["type"] == "array" and "properties" not in node["items"]:
-        yield from (f"Items: {limit}" for limit in _limits(node["items"]))
+        yield from (f"Items: {limit}" for limit in limits(node["items"]))
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Text that cannot end its table cell."""
     return text.replace("|", "\\|").replace("\n", " ")
