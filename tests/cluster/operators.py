@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,9 +178,16 @@ def account(cluster: ControlPlane, namespace: str, *, watch: str = "") -> Path:
 
 
 def start(
-    cluster: ControlPlane, name: str, namespace: str, kubeconfig: Path, *, watch: str = "", lease_seconds: int = 15
+    cluster: ControlPlane,
+    name: str,
+    namespace: str,
+    kubeconfig: Path,
+    *,
+    watch: str = "",
+    lease_seconds: int = 15,
+    more: Mapping[str, object] | None = None,
 ) -> Operator:
-    """`watch` empty: all namespaces. The Lease is in `namespace`."""
+    """`watch` empty: all namespaces. The Lease is in `namespace`. `more` of its environment."""
     key = cluster.folder / "master-key"
     key.write_text(KEY)
     (port,) = free_ports(1)
@@ -193,6 +200,7 @@ def start(
         "PACELINE_LEASE_SECONDS": lease_seconds,
         "PACELINE_WATCH_NAMESPACES": watch,
         "PACELINE_IDENTITY": name,
+        **(more or {}),
     }
     settings = [f"{variable}={value}" for variable, value in environment.items()]
     command = [sys.executable, "-m", "paceline_operator"]

@@ -6,7 +6,6 @@ Namespace `two`: two operators with one Lease. All of it runs in one thread, wit
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
@@ -16,37 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from paceline_operator.clients.keys import key_version
+from tests.cluster.audited import AuditedPlane, Write
 from tests.cluster.operators import KEY, Place, account, start, wait_for_leader
 from tests.cluster.stand_ins import SPEC, AtRest, control, pod_of, run_pod, token
-from tests.harness.controlplane import ControlPlane
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
 MINUTE_SECONDS = 60.0
 SETTLE_SECONDS = 6.0
 """Without a write: then the beginning is over."""
-WRITES = ("create", "update", "patch", "delete", "deletecollection")
 ENGINE_ADDRESS = "127.61.7.9"
-
-
-class AuditedPlane(ControlPlane):
-    """A control plane that notes who wrote what."""
-
-    @property
-    def audit_log(self) -> Path:
-        """A JSON object a line for each writing request."""
-        return self.folder / "audit.log"
-
-    def _apiserver(self, etcd_url: str) -> list[str | Path]:
-        policy = self.folder / "audit-policy.yaml"
-        content = {
-            "apiVersion": "audit.k8s.io/v1",
-            "kind": "Policy",
-            "omitStages": ["RequestReceived"],
-            "rules": [{"level": "Metadata", "verbs": list(WRITES)}, {"level": "None"}],
-        }
-        policy.write_text(json.dumps(content))
-        audit = (f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}", "--audit-log-mode=blocking")
-        return [*super()._apiserver(etcd_url), *audit]
 
 
 @dataclass
@@ -85,16 +62,18 @@ class QuietMinute:
         self._ended.set()
         self._thread.join()
 
-    def written(self) -> Counter[tuple[str, str]]:
-        """(service account's namespace, resource) -> writing requests of operators in the minute, by the audit log."""
-        found: Counter[tuple[str, str]] = Counter()
-        for line in self.cluster.audit_log.read_text().splitlines():
-            entry = json.loads(line)
-            _, _, account = entry["user"]["username"].partition("system:serviceaccount:")
-            at = datetime.fromisoformat(entry["requestReceivedTimestamp"])
-            if account.endswith(":paceline") and self.begin <= at <= self.finish:
-                found[account.partition(":")[0], entry["objectRef"]["resource"]] += 1
-        return found
+    def written(self) -> list[Write]:
+        """Writing requests of operators in the minute, by the audit log, Leases left out."""
+        return [write for write in self._minute() if write.resource != "leases"]
+
+    def renewals(self) -> Counter[str]:
+        """Namespace -> how often its operators wrote their Lease in the minute."""
+        return Counter(write.namespace for write in self._minute() if write.resource == "leases")
+
+    def _minute(self) -> list[Write]:
+        accounts = [f"{place.namespace}:paceline" for place in (self.idle, self.two)]
+        found = [write for account in accounts for write in self.cluster.writes(account)]
+        return [write for write in found if self.begin <= write.at <= self.finish]
 
     def _run(self) -> None:
         with ExitStack() as stack:

@@ -141,6 +141,12 @@ class ControlPlane:
         self.daemons.append(started)
         return started
 
+    def restart(self, name: str) -> None:
+        """Kill one of the programs and start it again as it was, on what it left behind."""
+        (killed,) = (daemon for daemon in self.daemons if daemon.name == name)
+        killed.stop(grace_seconds=0)
+        self.daemons[self.daemons.index(killed)] = Daemon(name, killed.command, self.logs_dir)
+
     def get(self, path: str) -> str:
         """Body of `GET path` as administrator; urllib's errors."""
         headers = {"Authorization": f"Bearer {self.users['admin'].token}"}

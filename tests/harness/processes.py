@@ -30,6 +30,7 @@ class Daemon:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
+        self.command = tuple(command)
         self.log = logs / f"{name}.log"
         with self.log.open("ab") as output:
             # A session of its own: Ctrl-C in the terminal goes to the tests alone, which then stop their daemons.

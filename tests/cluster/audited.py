@@ -1,0 +1,95 @@
+"""A control plane whose audit log tells who wrote what, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tests.harness.controlplane import ControlPlane
+
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+
+
+@dataclass(frozen=True)
+class Write:
+    """One request of a service account's that changes something, or would."""
+
+    account: str
+    """`namespace:name`"""
+    at: datetime
+    verb: str
+    namespace: str
+    resource: str
+    """With `/subresource` where it is of one."""
+    name: str
+    code: int
+    version: str
+    """resourceVersion after it; empty where the log does not say."""
+    reason: str
+    """Of an Event."""
+    facts: str
+    """Of a status: all of it but times, as text."""
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """(resource, name)"""
+        return self.resource, self.name
+
+
+@dataclass
+class AuditedPlane(ControlPlane):
+    """It notes writing requests, as they came and as they were answered."""
+
+    @property
+    def audit_log(self) -> Path:
+        """A JSON object a line."""
+        return self.folder / "audit.log"
+
+    def writes(self, account: str) -> list[Write]:
+        """Of one service account (`namespace:name`), in order."""
+        found = [_write(json.loads(line)) for line in self.audit_log.read_text().splitlines()]
+        return [write for write in found if write.account == account]
+
+    def _apiserver(self, etcd_url: str) -> list[str | Path]:
+        policy = self.folder / "audit-policy.yaml"
+        content = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+            "omitManagedFields": True,
+            "rules": [
+                {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+                {"level": "RequestResponse", "verbs": list(WRITES), "userGroups": ["system:serviceaccounts"]},
+                {"level": "None"},
+            ],
+        }
+        policy.write_text(json.dumps(content))
+        audit = (f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}", "--audit-log-mode=blocking")
+        return [*super()._apiserver(etcd_url), *audit]
+
+
+def _write(entry: dict[str, Any]) -> Write:
+    where, made = entry["objectRef"], entry.get("responseObject") or {}
+    sent = entry.get("requestObject") or {}
+    meta = made.get("metadata") or {}
+    return Write(
+        account=entry["user"]["username"].removeprefix("system:serviceaccount:"),
+        at=datetime.fromisoformat(entry["requestReceivedTimestamp"]),
+        verb=entry["verb"],
+        namespace=where.get("namespace", ""),
+        resource="/".join(filter(None, (where["resource"], where.get("subresource")))),
+        name=where.get("name") or meta.get("name") or "",
+        code=entry["responseStatus"]["code"],
+        version=meta.get("resourceVersion", ""),
+        facts=json.dumps(_facts(made.get("status")), sort_keys=True),
+        reason=sent.get("reason", "") if where["resource"] == "events" else "",
+    )
+
+
+def _facts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _facts(v) for k, v in value.items() if not k.endswith(("Time", "At"))}
+    return [_facts(item) for item in value] if isinstance(value, list) else value
