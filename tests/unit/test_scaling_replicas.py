@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_operator.api.conditions import Reason
@@ -116,17 +116,18 @@ def test_more_requests_never_make_fewer_pods(
     assert low.replicas <= high.replicas
 
 
+@settings(max_examples=40)
 @given(st.floats(1, 75), st.lists(st.floats(-1, 1), min_size=60, max_size=60))
 def test_a_load_that_wavers_within_the_tolerance_changes_nothing_twice(mean: float, noise: list[float]) -> None:
-    """Once at most in each direction on the way to its number: never to and fro."""
+    """It may buy for the highest wave and give back what the highest within the window does not need: then it rests."""
     spread = 0.99 * TOLERANCE / (2 + TOLERANCE)
     made = run(TERMS, [mean * (1 + spread * wave) for wave in noise], replicas=4)
     path = [4, *(decision.replicas for decision in made)]
-    ups = [after for before, after in pairwise(path) if after > before]
-    downs = [after for before, after in pairwise(path) if after < before]
-    assert not (ups and downs)
+    steps = [after - before for before, after in pairwise(path) if after != before]
+    assert not any(before < 0 < after for before, after in pairwise(steps))
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 80))
 def test_a_steady_load_ends_at_the_pods_it_needs(total: int) -> None:
     made = run(TERMS, [float(total)] * 80, replicas=3)
@@ -149,6 +150,7 @@ def test_a_spike_shorter_than_the_window_upwards_buys_nothing() -> None:
     assert run(slow, [5.0] * 10 + [90.0] * 7)[-1].replicas == 5
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=80), st.integers(1, 8), st.sampled_from([0, 30, 120]))
 def test_a_change_is_what_the_whole_window_wanted(totals: list[int], replicas: int, up: int) -> None:
     asked = dataclasses.replace(TERMS, up_window_seconds=up, down_window_seconds=120)
