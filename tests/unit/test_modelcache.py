@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paceline_engine.pull.report import Failure, Phase, Report
@@ -121,6 +121,7 @@ words = st.text() | st.builds(
 
 
 @given(words, st.integers(0, 255))
+@example('{"artefacts":[]}', 1)
 def test_whatever_a_container_leaves_behind(text: str, code: int) -> None:
     found = view([pod(ended(text, code=code))])
     assert found.verdict.reason in (Reason.DOWNLOAD_PENDING, Reason.DOWNLOAD_FAILED)

@@ -72,7 +72,7 @@ class Artefact(Wire):
 class Report(Wire):
     """Of all that one puller was asked for."""
 
-    artefacts: Annotated[list[Artefact], Field(max_length=2)]
+    artefacts: Annotated[list[Artefact], Field(min_length=1, max_length=2)]
 
 
 class PullError(Exception):
