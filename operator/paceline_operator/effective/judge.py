@@ -77,7 +77,7 @@ def _verification_refused(why: str) -> Finding:
 
 def _at_boot(declared: Declared | None, state: State) -> Finding | None:
     able = state.capabilities
-    if able.max_k == 0 and (declared is None or not declared.method):
+    if (able.max_k == 0 and declared is None) or (declared is not None and not declared.method):
         return Finding(True, Reason.OFF_BY_DECISION, "it has no drafter, as asked")
     if declared is None:
         return None
