@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 
 from paceline_engine.protocol import CostCell
 from paceline_operator import naming
+from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.kube import UnavailableError
 from paceline_operator.clock import rfc3339
 from paceline_operator.resources import pod as template
+from paceline_operator.rollout.proposal import Proposal
 from tests.fakes import Object
 from tests.world import SPEC, World
 
-OBSERVE = {"rollout": {"canary": {"observeSeconds": 10, "deadlineSeconds": 600}}}
+OBSERVE: Object = {"rollout": {"canary": {"observeSeconds": 10, "deadlineSeconds": 600}}}
 BEFORE = {**SPEC, **OBSERVE, "replicas": 2}
 AFTER = {**BEFORE, "engine": {"maxModelLen": 4096}}
 FIELD = "engine.maxModelLen"
@@ -280,6 +282,63 @@ async def test_an_operator_that_renders_otherwise_restarts_nothing(
     await stage.until("Steady")
     rendered = stage.kube.find("Deployment", "demo")["spec"]["template"]
     assert rendered["spec"]["priorityClassName"] == "of-another-version", "taken up with the user's own change"
+
+
+APPLY: Object = {**BEFORE, "rollout": {**OBSERVE["rollout"], "proposals": "Apply", "restartsPerDay": 2}}
+SHORTER = Proposal({FIELD: 4096}, Reason.NO_DRAFTER, 0.2, 60.0, 1e6, "20 % more")
+
+
+async def _proposed(stage: Stage) -> None:
+    """It was found in the pass before."""
+    stage.serving._memory.proposals = (SHORTER,)
+    await stage.go()
+
+
+async def test_an_accepted_proposal_is_rolled_out_over_a_spec_that_is_not_written(stage: Stage) -> None:
+    old = stage.revision()
+    stage.apply(APPLY)
+    await stage.go(2)
+    await _proposed(stage)
+    assert stage.status["rollout"]["phase"] == "Canary"
+    stage.restart()
+    await stage.until("Promoting")
+    await stage.until("Steady")
+    stage.restart()
+    await stage.go(3)
+    assert stage.revision() != old
+    assert "4096" in str(stage.kube.find("Deployment", "demo")["spec"]["template"])
+    assert stage.kube.find(naming.KIND_SERVING, "demo")["spec"] == APPLY
+    (applied,) = stage.status["rollout"]["applied"]
+    assert [(change["path"], change["value"], change["was"]) for change in applied["changes"]] == [
+        (FIELD, "4096", "null")
+    ]
+    assert len(stage.status["rollout"]["restarts"]) == 1
+    stage.apply({**APPLY, "engine": {"maxModelLen": 8192}})
+    await stage.go(2)
+    assert stage.status["rollout"]["applied"] == [], "the user's word holds"
+
+
+async def test_a_proposal_that_was_bad_is_taken_back_said_and_not_tried_again(stage: Stage) -> None:
+    old, stage.bad = stage.revision(), True
+    stage.apply(APPLY)
+    await stage.go(2)
+    await _proposed(stage)
+    for _ in range(20):
+        await _proposed(stage)
+    assert (stage.revision(), list(stage.deployments())) == (old, ["demo"])
+    assert stage.condition("RolledBack") == ("True", "GoodputLost")
+    assert FIELD in stage.message("RolledBack")
+    assert (stage.status["rollout"]["phase"], stage.status["rollout"]["applied"]) == ("Steady", [])
+    assert len(stage.status["rollout"]["restarts"]) == 1
+    assert stage.condition("Progressing") == ("False", "Settled")
+
+
+async def test_a_proposal_waits_where_no_restart_is_left(stage: Stage) -> None:
+    stage.apply({**APPLY, "rollout": {**APPLY["rollout"], "restartsPerDay": 0}})
+    await stage.go(2)
+    await _proposed(stage)
+    assert stage.condition("RolloutBlocked") == ("True", "BudgetSpent")
+    assert list(stage.deployments()) == ["demo"]
 
 
 async def test_revisions_are_pruned_but_for_a_few(stage: Stage) -> None:
