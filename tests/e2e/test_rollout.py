@@ -28,7 +28,7 @@ HURTING_K = 12
 def serving() -> dict[str, Any]:
     """One pod, with room for another. The machine is a noisy one: what counts as a loss is no small thing."""
     found = manifest("chat", tuning=TUNING)
-    found["spec"]["engine"]["resources"] = {"requests": {"cpu": "500m"}}
+    found["spec"]["engine"] |= {"resources": {"requests": {"cpu": "500m"}}, "shutdownTimeoutSeconds": 30}
     canary = {
         "observeSeconds": 8,
         "deadlineSeconds": 600,
