@@ -1,4 +1,4 @@
-"""Simulated engines for the tuner's tests: step costs and acceptance from tables, noise from a seed, no time spent."""
+"""Simulated engines for the tuner's tests: the replay's, whose truth may change under way, and a loop of passes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from paceline_engine.protocol import (
     Capabilities,
     CostCell,
     Feature,
-    Gauges,
     Policy,
     Samples,
     State,
     Verification,
     VerificationFeature,
     VerificationState,
-    load_bucket,
 )
 from paceline_operator.api.serving import ServingSpec
+from paceline_operator.replay.engine import Engine as Replayed
+from paceline_operator.replay.world import Arm, Visit
 from paceline_operator.tuning.decide import settings_of, step
 from paceline_operator.tuning.model import Decision, Engine, Memory, Settings, Step
 
@@ -83,7 +83,7 @@ def goodput(cost: StepSeconds, survival: Survival, requests: int, k: int) -> flo
 
 @dataclass
 class SimulatedEngine:
-    """One engine under a closed loop of `requests`: runs a policy for a window and answers as the plugin would."""
+    """The replay's engine under a closed loop of `requests` whose truth may change under way."""
 
     cost: StepSeconds
     survival: Survival
@@ -91,7 +91,6 @@ class SimulatedEngine:
     ladder: tuple[int, ...]
     rng: np.random.Generator
     noise: float = 0.05
-    step_noise: float = 0.05
     requests: int = 1
     fires: float = 1.0
     slow: float = 1.0
@@ -105,23 +104,56 @@ class SimulatedEngine:
     """0 in an engine without a drafter."""
     boot_id: str = "boot-1"
     live: bool = True
-    policy: Policy | None = None
-    uptime: float = 0.0
-    window: int = 0
-    turn: int = 0
-    phase: int = 0
-    """Steps into the present period of table steps and one burst."""
-    carried: float = 0.0
-    tokens: float = 0.0
-    """True tokens that came out, noise left out."""
     windows: list[Samples] = field(default_factory=list)
-    steps_by_k: dict[int, int] = field(default_factory=dict)
-    probe_steps: int = 0
-    total_steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.engine = self._booted()
+
+    def _booted(self) -> Replayed:
+        return Replayed(self.rng, self.boot, self.ladder, self.noise, self.boot_id)
+
+    @property
+    def policy(self) -> Policy | None:
+        return self.engine.policy
+
+    @policy.setter
+    def policy(self, policy: Policy | None) -> None:
+        self.engine.policy, self.engine.table = policy, policy.table if policy else self.boot
 
     @property
     def table(self) -> tuple[int, ...]:
-        return self.policy.table if self.policy else self.boot
+        return self.engine.table
+
+    @property
+    def uptime(self) -> float:
+        return self.engine.uptime
+
+    @uptime.setter
+    def uptime(self, seconds: float) -> None:
+        self.engine.uptime = self.engine.read = seconds
+
+    @property
+    def tokens(self) -> float:
+        """True tokens that came out, noise left out."""
+        return self.engine.tokens
+
+    @property
+    def steps_by_k(self) -> dict[int, int]:
+        """Bursts included."""
+        table, probes = self.engine.by_k, self.engine.probes_by_k
+        return {k: table.get(k, 0) + probes.get(k, 0) for k in {*table, *probes}}
+
+    @property
+    def probe_steps(self) -> int:
+        return sum(self.engine.probes_by_k.values())
+
+    @property
+    def total_steps(self) -> int:
+        return sum(self.engine.by_k.values()) + self.probe_steps
+
+    @property
+    def generation(self) -> int:
+        return self.policy.generation if self.policy else 0
 
     @property
     def mode(self) -> Verification:
@@ -130,172 +162,70 @@ class SimulatedEngine:
         told = self.policy.adaptive_verification if self.policy else None
         return told.mode if told else Verification.ADAPTIVE
 
-    def truth(self, k: int) -> tuple[float, float]:
-        """Step seconds and acceptance length at `k` now."""
+    def truth(self, k: int) -> Arm:
+        """What `k` is worth now."""
+        survival = tuple(self.survival(k)[:k])
         if self.adaptive is not None and self.mode is not Verification.ALL and k:
             seconds, length = self.adaptive(self.requests, k)
             told = self.policy.adaptive_verification if self.policy else None
-            return seconds * self.slow * (self.priced if told and told.verify_costs else 1.0), length
-        return self.cost(self.requests, k) * self.slow, 1 + self.fires * sum(self.survival(k)[:k])
+            factor = self.priced if told and told.verify_costs else 1.0
+            return Arm(seconds * self.slow * factor, length, survival, self.fires)
+        length = 1 + self.fires * sum(survival)
+        return Arm(self.cost(self.requests, k) * self.slow, length, survival, self.fires)
 
     def restart(self, boot_id: str) -> None:
-        self.boot_id, self.policy, self.uptime, self.window = boot_id, None, 0.0, 0
-        self.steps_by_k, self.windows = {}, []
+        """Another process: nothing is left of the old one."""
+        self.boot_id, self.windows = boot_id, []
+        self.engine = self._booted()
 
     def push(self, policy: Policy) -> bool:
         if policy.generation < self.generation:
             return False
-        if self.policy is None or policy.probe != self.policy.probe:
-            self.phase = 0
-        self.policy = policy
+        self.engine.push(policy)
         return True
-
-    @property
-    def generation(self) -> int:
-        return self.policy.generation if self.policy else 0
 
     def run(self, seconds: float, stalls: int = 0) -> Samples:
         """`seconds` of decoding; the samples of it. `stalls`: steps of the table's k that took 3 s longer."""
-        cells, acceptance, counted = [], [], {}
-        start, self.uptime, self.window = self.uptime, self.uptime + seconds, self.window + 1
+        self.engine.noise = self.noise
         if self.requests:
-            counted = self._steps(seconds)
-        for (k, probe), (steps, settle) in counted.items():
-            step, length = self.truth(k)
-            self.tokens += (steps + settle) * self.requests * length
-            self.steps_by_k[k] = self.steps_by_k.get(k, 0) + steps + settle
-            if steps:
-                bursts = max(1, round(steps / 8)) if probe else 1
-                mean = step * float(np.mean(np.exp(self.rng.normal(0, self.noise, bursts))))
-                cells.append(self._cell(k, probe, steps, mean, 0 if probe else stalls))
-            acceptance.append(self._accepted(k, steps + settle))
-        samples = Samples(
-            boot_id=self.boot_id,
-            cursor=f"{self.boot_id}:{self.window}",
-            reset=self.window == 1,
-            lost_windows=0,
-            from_seconds=start,
-            to_seconds=self.uptime,
-            cells=tuple(cells),
-            acceptance=tuple(acceptance),
-            excluded_steps={"settling": 0},
-            steps_by_k=self.steps_by_k,
-            probe_steps_by_k={},
-            gauges=Gauges(
-                running=self.requests,
-                waiting=0,
-                kv_cache_usage=0.1,
-                prompt_tokens=0,
-                generation_tokens=int(self.tokens),
-            ),
+            probed = self.policy.probe.ks if self.policy and self.policy.probe else ()
+            ks = {*self.ladder, *self.table, *probed}  # somebody else's policy may name any
+            visit = Visit(self.requests, seconds, {k: self.truth(k) for k in sorted(ks)})
+            self.engine.run(visit, 0, seconds)
+        else:
+            self.engine.uptime += seconds
+        found = self.engine.samples(self.requests)
+        cells = [cell.model_copy(update={"verification": self.mode}) for cell in found.cells]
+        cells = [_stalled(cell, stalls) if stalls and not cell.probe else cell for cell in cells]
+        fates = [fate.model_copy(update={"verification": self.mode}) for fate in found.acceptance]
+        samples = found.model_copy(
+            update={"cells": tuple(cells), "acceptance": tuple(fates), "reset": not self.windows}
         )
         self.windows.append(samples)
         return samples
 
-    def _steps(self, seconds: float) -> dict[tuple[int, bool], tuple[int, int]]:
-        """Steps by (k, probe): counted, and settling before them. The burst is the end of every period."""
-        k = self.table[self.requests]
-        probe = self.policy.probe if self.policy else None
-        counts: dict[tuple[int, bool], list[int]] = {}
-        left = seconds + self.carried
-        while True:
-            ahead, drafted, settling = 1_000_000, k, False
-            if probe:
-                burst = probe.settle_steps + probe.burst_steps
-                self.phase %= probe.interval_steps
-                before = probe.interval_steps - burst - self.phase
-                if before <= 0:
-                    drafted = probe.ks[self.turn % len(probe.ks)]
-                    settling = before + probe.settle_steps > 0
-                    ahead = before + probe.settle_steps if settling else before + burst
-                else:
-                    ahead = before
-            step, _ = self.truth(drafted)
-            steps = min(ahead, int(left / step))
-            entry = counts.setdefault((drafted, drafted != k), [0, 0])
-            entry[1 if settling else 0] += steps
-            left -= steps * step
-            self.phase += steps
-            self.total_steps += steps
-            self.probe_steps += steps if drafted != k else 0
-            if steps < ahead:
-                self.carried = left
-                return {key: (counted, settled) for key, (counted, settled) in counts.items() if counted + settled}
-            if probe and self.phase >= probe.interval_steps:
-                self.turn += 1
-
-    def _cell(self, k: int, probe: bool, steps: int, mean: float, stalls: int) -> CostCell:
-        times = mean * np.exp(self.rng.normal(0, self.step_noise, steps))
-        times[:stalls] += 3.0
-        histogram: dict[int, int] = {}
-        for position in np.floor(np.log(times * 1e6) / math.log(HISTOGRAM_BASE)).astype(int):
-            histogram[int(position)] = histogram.get(int(position), 0) + 1
-        return CostCell(
-            load=load_bucket(self.requests),
-            context=0,
-            k_drafted=k,
-            k_verified=k,
-            probe=probe,
-            verification=self.mode,
-            steps=steps,
-            request_steps=steps * self.requests,
-            emitted=round(steps * self.requests * self.truth(k)[1]),
-            seconds=float(times.sum()),
-            seconds_squared=float((times**2).sum()),
-            histogram=histogram,
-        )
-
-    def _accepted(self, k: int, steps: int) -> AcceptanceCell:
-        total = steps * self.requests
-        fired = int(self.rng.binomial(total, self.fires)) if k else 0
-        accepted, alive, before = [], fired, 1.0
-        for share in self.survival(k)[:k]:
-            alive = int(self.rng.binomial(alive, min(1.0, share / before))) if before > 0 else 0
-            accepted.append(alive)
-            before = share
-        return AcceptanceCell(
-            k=k,
-            load=load_bucket(self.requests),
-            verification=self.mode,
-            request_steps=total,
-            drafts=fired,
-            drafted=(fired,) * k,
-            accepted=tuple(accepted),
-        )
-
     def state(self) -> State:
-        return State(
-            plugin_version="0",
-            engine_version="0",
-            boot_id=self.boot_id,
-            uptime_seconds=self.uptime,
-            capabilities=Capabilities(
-                live_k=Feature(supported=self.live, reason="" if self.live else "suffix needs a constant k"),
-                adaptive_verification=VerificationFeature(supported=False, reason="V1")
-                if self.adaptive is None
-                else VerificationFeature(
-                    supported=self.switchable,
-                    present=True,
-                    modes=(Verification.ADAPTIVE, Verification.ALL, Verification.CAPPED),
-                    repriceable=self.repriceable,
-                ),
-                max_k=self.ladder[0] if self.max_k is None else self.max_k,
-                ladder=self.ladder,
-                max_num_seqs=len(self.boot) - 1,
-                method="eagle",
-                runner="V2",
-            ),
-            generation=self.generation,
-            table=self.table,
-            k_in_force=None,
-            steps_by_k=self.steps_by_k,
-            probe_steps_by_k={},
-            policy_errors=0,
-            probe=self.policy.probe if self.policy else None,
-            adaptive_verification=VerificationState(mode=self.mode, generation=self.generation)
-            if self.adaptive is not None
-            else None,
+        verification = (
+            VerificationFeature(supported=False, reason="V1")
+            if self.adaptive is None
+            else VerificationFeature(
+                supported=self.switchable,
+                present=True,
+                modes=(Verification.ADAPTIVE, Verification.ALL, Verification.CAPPED),
+                repriceable=self.repriceable,
+            )
         )
+        able = Capabilities(
+            live_k=Feature(supported=self.live, reason="" if self.live else "suffix needs a constant k"),
+            adaptive_verification=verification,
+            max_k=self.ladder[0] if self.max_k is None else self.max_k,
+            ladder=self.ladder,
+            max_num_seqs=len(self.boot) - 1,
+            method="eagle",
+            runner="V2",
+        )
+        told = VerificationState(mode=self.mode, generation=self.generation) if self.adaptive is not None else None
+        return self.engine.state(able).model_copy(update={"adaptive_verification": told})
 
     def since_boot(self, samples: Samples) -> Samples:
         """`samples` as a reader without a cursor gets them: all windows of this process added up."""
@@ -315,12 +245,24 @@ class SimulatedEngine:
         return Engine(name=name, state=self.state(), samples=samples)
 
 
+def _stalled(cell: CostCell, steps: int) -> CostCell:
+    """`cell` with so many of its steps 3 s longer."""
+    mean, histogram = cell.seconds / cell.steps, dict(cell.histogram)
+    for time, count in ((mean, -steps), (mean + 3.0, steps)):
+        position = int(math.log(time * 1e6) / math.log(HISTOGRAM_BASE))
+        histogram[position] = histogram.get(position, 0) + count
+    squared = cell.seconds_squared + steps * ((mean + 3.0) ** 2 - mean**2)
+    return cell.model_copy(
+        update={"seconds": cell.seconds + 3.0 * steps, "seconds_squared": squared, "histogram": histogram}
+    )
+
+
 Cell = TypeVar("Cell", CostCell, AcceptanceCell)
 
 
 def _added(one: Cell, other: Cell) -> Cell:
     """Two cells of the same place: their counts and sums added, by name; the names of the place kept."""
-    place = {"load", "context", "k_drafted", "k_verified", "probe", "k", "verification"}
+    place = {"load", "context", "k_drafted", "k_verified", "probe", "k", "verification", "prompt"}
     total: dict[str, object] = {}
     for name in set(type(one).model_fields) - place:
         a: Any = getattr(one, name)

@@ -47,7 +47,7 @@ def cost(requests: int, k: int) -> float:
 def recorded(phases: Phases, seed: int = 0) -> Record:
     """A run of the real tuner over a simulated engine, as run.py records it."""
     of = settings_of(SERVING.spec)
-    engine = SimulatedEngine(cost, fixed(POOR), of.boot_table, of.ladder, np.random.default_rng(seed))
+    engine = SimulatedEngine(cost, fixed(POOR), of.boot_table, of.ladder, np.random.default_rng(seed), noise=0.01)
     record = Record(SERVING, "2026-01-01T00:00:00Z", ended_by="the last phase")
     record.engines = [EngineRecord("one-0", [4711], state=engine.state())]
     record.completed_requests = 12

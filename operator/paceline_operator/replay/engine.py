@@ -38,9 +38,12 @@ _LOG_BASE = math.log(HISTOGRAM_BASE)
 class Engine:
     """Counters of the engine and of the samples not yet read."""
 
-    scenario: Scenario
     rng: np.random.Generator
     table: tuple[int, ...]
+    ladder: tuple[int, ...]
+    noise: float
+    """Of a Scenario."""
+    boot_id: str = BOOT
     policy: Policy | None = None
     uptime: float = 0.0
     read: float = 0.0
@@ -67,11 +70,12 @@ class Engine:
 
     def _noise(self) -> Iterator[float]:
         while True:
-            yield from np.exp(self.rng.normal(0.0, self.scenario.noise, 256)).tolist()
+            for draw in self.rng.normal(size=256).tolist():
+                yield math.exp(self.noise * draw)
 
     def push(self, policy: Policy) -> None:
         """Put a newer policy in force. Raises ValueError for a k outside the ladder."""
-        if unknown := {*policy.table, *(policy.probe.ks if policy.probe else ())} - set(self.scenario.setup.ladder):
+        if unknown := {*policy.table, *(policy.probe.ks if policy.probe else ())} - set(self.ladder):
             raise ValueError(f"the engine has no graphs for k {sorted(unknown)}: its ladder is fixed")
         if policy.generation <= (self.policy.generation if self.policy else 0):
             return
@@ -172,22 +176,23 @@ class Engine:
         if not steps or (arm.length is None and k > 0):
             return
         total = round(steps * max(0.0, visit.load - visit.arrivals(k)))
+        fired = total if arm.fired == 1.0 else int(self.rng.binomial(total, arm.fired))
+        drafts = fired if k else 0
         counts: Sequence[int] = ()
         if k:
-            reached = np.cumsum(self.rng.multinomial(total, arm.fates)[::-1])[::-1]
+            reached = np.cumsum(self.rng.multinomial(fired, arm.fates)[::-1])[::-1]
             counts = reached[1:].tolist()
         key = (k, load_bucket(visit.load))
         past = self.fates.get(key)
         if past is not None:
-            total += past.request_steps
+            total, drafts = total + past.request_steps, drafts + past.drafts
             counts = [a + b for a, b in zip(counts, past.accepted, strict=True)]
-        fired = total if k else 0
         self.fates[key] = AcceptanceCell.model_construct(
             k=k,
             load=key[1],
             request_steps=total,
-            drafts=fired,
-            drafted=(fired,) * k,
+            drafts=drafts,
+            drafted=(drafts,) * k,
             accepted=tuple(counts),
         )
 
@@ -215,8 +220,8 @@ class Engine:
         )
         self.passes += 1
         found = Samples.model_construct(
-            boot_id=BOOT,
-            cursor=f"{BOOT}:{self.passes}",
+            boot_id=self.boot_id,
+            cursor=f"{self.boot_id}:{self.passes}",
             reset=False,
             lost_windows=0,
             from_seconds=self.read,
@@ -239,7 +244,7 @@ class Engine:
         return State.model_construct(
             plugin_version="0",
             engine_version="0",
-            boot_id=BOOT,
+            boot_id=self.boot_id,
             uptime_seconds=self.uptime,
             capabilities=able,
             generation=self.policy.generation if self.policy else 0,
@@ -264,7 +269,7 @@ def run(scenario: Scenario, pacer: Pacer, rng: np.random.Generator) -> Run:
         method=setup.method,
         runner="V2",
     )
-    engine = Engine(scenario, rng, pacer.boot)
+    engine = Engine(rng, pacer.boot, setup.ladder, scenario.noise)
     window = min(WINDOW_SECONDS, setup.interval_seconds)
     windows: list[Window] = []
     asked = 0.0

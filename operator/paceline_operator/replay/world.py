@@ -25,7 +25,9 @@ class Arm:
     """Tokens a request gets per step; None = unknown: then step_seconds is the time of one token of each request, and
     the engine reports no acceptance."""
     survival: tuple[float, ...] = ()
-    """Share of drafts accepted up to position 1..k; they sum to length - 1."""
+    """Share of drafts accepted up to position 1..k; where all requests draft, they sum to length - 1."""
+    fired: float = 1.0
+    """Share of requests that have a draft at all."""
 
     def rate(self, load: int) -> float:
         """Tokens per second at `load` requests."""
