@@ -69,7 +69,10 @@ def roll(
     wanted = find(stored, boot, key_version, running.name if running else "")
     if wanted is None:
         template = pod.build(serving, settings_of(serving.spec).boot_table, defaults, tokens)
-        wanted = revision.of(name, template, boot, key_version, next_number(stored))
+        if running and running.template == template:  # another spec, the same pods
+            wanted = running
+        else:
+            wanted = revision.of(name, template, boot, key_version, next_number(stored))
     if stable and running is None and stable.revision != wanted.name:
         stable = None  # its revision was deleted: nothing is left to go back to
     sought, job = wanted, pull_job.build(serving, wanted.template)

@@ -350,6 +350,14 @@ async def test_revisions_are_pruned_but_for_a_few(stage: Stage) -> None:
     assert stage.revision() in kept
 
 
+async def test_a_change_that_renders_the_same_pods_replaces_none(stage: Stage) -> None:
+    before = stage.revision()
+    stage.apply({**BEFORE, "engine": {"vllmVersion": "0.32.0"}})
+    await stage.go()
+    assert stage.changed() == []
+    assert (list(stage.deployments()), stage.revision()) == (["demo"], before)
+
+
 async def test_a_revision_that_somebody_deleted_comes_back(stage: Stage) -> None:
     stage.kube.drop("ControllerRevision", stage.revision())
     await stage.go()
