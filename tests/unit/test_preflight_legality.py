@@ -227,6 +227,13 @@ REFUSED: list[tuple[str, dict[str, Any], Reason, str]] = [
         "podTemplate.spec.containers",
     ),
     ("limits a list", {"engine": {"resources": {"limits": ["x"]}}}, Reason.INVALID_SPEC, "resources.limits"),
+    (
+        "memory in words",
+        {"engine": {"resources": {"limits": {"memory": "much"}}}},
+        Reason.INVALID_SPEC,
+        "resources.limits.memory is 'much'",
+    ),
+    ("a negative request", {"engine": {"resources": {"requests": {"cpu": -1}}}}, Reason.INVALID_SPEC, "requests.cpu"),
 ]
 
 ACCEPTED: list[dict[str, Any]] = [

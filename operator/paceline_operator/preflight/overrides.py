@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from paceline_operator.api.engine import DEV_MODE, Engine
 
+QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d+)?")
+"""As Kubernetes reads them (apimachinery, api/resource/quantity.go); none below 0. The API server answers another text
+with an error of its own (500), which would be tried again for ever."""
 NAMED_LISTS = ("containers", "initContainers", "volumes", "imagePullSecrets")
 RESERVED_ENV_PREFIX = "PACELINE_"
 ENGINE_CONTAINER = "engine"
@@ -24,13 +28,23 @@ def problems(engine: Engine) -> Iterator[str]:
     if isinstance(pod, dict):
         yield from _lists(pod)
     for field, value in (engine.resources or {}).items():
-        if field in ("requests", "limits") and not isinstance(value, dict):
-            yield f"spec.engine.resources.{field} must be a map of quantities"
+        if field in ("requests", "limits"):
+            yield from _quantities(value, f"spec.engine.resources.{field}")
     for variable in engine.env:
         if variable.name.startswith(RESERVED_ENV_PREFIX):
             yield f"spec.engine.env sets {variable.name}: names that begin with {RESERVED_ENV_PREFIX} are the plugin's"
         if variable.name == DEV_MODE:
             yield _dev_mode("spec.engine.env")
+
+
+def _quantities(value: Any, where: str) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{where} must be a map of quantities"
+        return
+    for name, quantity in value.items():
+        number = isinstance(quantity, int | float) and not isinstance(quantity, bool) and quantity >= 0
+        if not number and not (isinstance(quantity, str) and QUANTITY.fullmatch(quantity)):
+            yield f"{where}.{name} is {quantity!r}, which is no quantity: write 8, 500m or 16Gi"
 
 
 def _lists(pod: dict[str, Any]) -> Iterator[str]:
