@@ -88,11 +88,14 @@ class Lives:
         }
 
     def wait(self, done: Callable[[Object], bool], of: Iterable[Key]) -> dict[Key, Any]:
-        """Until `done` holds for each of these servings. Those for which it does not in time, with their conditions."""
-        deadline, waited = time.monotonic() + PATIENCE_SECONDS, set(of)
+        """Until `done` holds for each of these servings, as long as it comes to hold for one after the other. Those for
+        which it does not, with their conditions."""
+        deadline, left, waited = 0.0, -1, set(of)
         while True:
             found = self.servings()
             late = {key: found.get(key, {}) for key in waited if key not in found or not done(found[key])}
+            if len(late) != left:
+                deadline, left = time.monotonic() + PATIENCE_SECONDS, len(late)
             if not late or time.monotonic() > deadline:
                 return {key: serving.get("status", {}).get("conditions") for key, serving in late.items()}
             time.sleep(0.3)

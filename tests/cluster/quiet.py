@@ -1,6 +1,6 @@
 """A minute in which nothing changes, on a control plane of its own whose audit log tells who wrote what.
 
-Namespace `idle`: one operator, one serving at rest whose engine (the plugin's own server) is read each second.
+Namespace `idle`: one operator, two servings at rest whose engines (the plugin's own server) are read each second.
 Namespace `two`: two operators with one Lease. All of it runs in one thread, with which its daemons die.
 """
 
@@ -13,17 +13,29 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from paceline_operator.clients.keys import key_version
 from tests.cluster.audited import AuditedPlane, Write
 from tests.cluster.operators import KEY, Place, account, start, wait_for_leader
 from tests.cluster.stand_ins import SPEC, AtRest, control, pod_of, run_pod, token
+from tests.harness.objects import merged
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
 MINUTE_SECONDS = 60.0
 SETTLE_SECONDS = 6.0
 """Without a write: then the beginning is over."""
-ENGINE_ADDRESS = "127.61.7.9"
+ADDRESSES = {"chat": "127.61.7.9", "rich": "127.61.7.10"}
+RICH: dict[str, Any] = merged(
+    SPEC,
+    {
+        "autoscaling": {"mode": "Builtin", "minReplicas": 1, "maxReplicas": 3, "targetRunningRequests": 8},
+        "metrics": {"prometheus": {"url": "http://127.61.7.10:9090"}},
+        "slo": {"tpotMilliseconds": 40, "ttftP95Milliseconds": 500},
+        "rollout": {"proposals": "Apply", "maintenanceWindows": [{"start": "02:00", "durationMinutes": 1}]},
+    },
+)
+"""With every loop that looks at the clock: scaling, history (of a Prometheus that is away), windows, limits."""
 
 
 @dataclass
@@ -98,10 +110,12 @@ class QuietMinute:
         self.pair = [start(cluster, name, "two", two, watch="two") for name in ("first", "second")]
         self.idle.serve("chat", **SPEC)
         self.two.serve("chat", **SPEC)
-        secret = token(self.idle, f"chat-token-{key_version(KEY.encode())}")
-        stack.enter_context(control(ENGINE_ADDRESS, AtRest(), (secret,)))
-        run_pod(self.idle, pod_of(self.idle, "chat"), ENGINE_ADDRESS)
-        self.idle.condition("chat", "MetricsAvailable", "MetricsFound")
+        self.idle.serve("rich", **RICH)
+        for name, address in ADDRESSES.items():
+            secret = token(self.idle, f"{name}-token-{key_version(KEY.encode())}")
+            stack.enter_context(control(address, AtRest(), (secret,)))
+            run_pod(self.idle, pod_of(self.idle, name), address)
+            self.idle.condition(name, "MetricsAvailable", "MetricsFound")
         pod_of(self.two, "chat")
         wait_for_leader(self.alone)
         wait_for_leader(*self.pair)

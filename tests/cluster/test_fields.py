@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from hack.fields import restarts
 from paceline_operator.kinds import OPTIONAL, crd_of
 from tests.cluster.lives import Answer, Children, Key, Lives, differences, looked_at, says, stamps, told, unlike
 from tests.cluster.operators import Object, account, start, wait_for_leader
-from tests.cluster.transitions import GROWS, Bundle, accepted, bad_specs, bundles, journey
+from tests.cluster.transitions import GROWS, Bundle, accepted, alone, bad_specs, bundles, journey
 from tests.harness.controlplane import ControlPlane
 from tests.harness.fields import fields, laid
 from tests.harness.objects import Change
@@ -233,6 +234,16 @@ def test_no_field_is_left_out() -> None:
     for each in fields():
         if not each.of_items and each.path not in OF_FIELD:
             journey(each)  # says what is missing
+
+
+@pytest.mark.parametrize("path", OF_FIELD)
+def test_a_field_that_is_in_the_template_is_said_to_restart_pods(path: str) -> None:
+    """And where none of its children has it, pods are not said to be restarted for it."""
+    _, each = OF_FIELD[path]
+    changed = Bundle("", (each,))
+    child, template = alone(each)
+    if not each.note and (template or not child):
+        assert restarts(changed.first, changed.second) is template
 
 
 @pytest.mark.parametrize("path", OF_FIELD)

@@ -28,7 +28,7 @@ INVALID = "InvalidSpec"
 SETS = ("set", "changed", "rolled back")
 """Steps to a value: where a change is live, pods stay as they were made."""
 BOOTED = "live; restart for a k that the pods did not boot with"
-TOGETHER = 6
+TOGETHER = 12
 """Fields in one serving at most: a failure names them all."""
 DEFAULTS = Defaults("engine:1", "cpu-engine:1", "plugin:1")
 
@@ -100,7 +100,9 @@ WAYS: Mapping[str, Way] = {
     "speculation.ngram.promptLookupMin": Way(refused=(6,)),
     "speculation.ngram.promptLookupMax": Way(refused=(1,)),
     "speculation.adaptiveVerification": Way(base=EAGLE),
-    "engine.vllmVersion": Way(values=("0.32.0", "0.33.0")),
+    "engine.vllmVersion": Way(
+        values=("0.32.0", "0.33.0"), note="restart where it renders other arguments, else live"
+    ),
     "engine.maxNumBatchedTokens": Way(values=(4096, 8192), refused=(255,)),
     "engine.quantization": Way(values=("fp8", "awq")),
     "engine.kvCacheDtype": Way(values=("fp8", "auto")),
@@ -114,7 +116,7 @@ WAYS: Mapping[str, Way] = {
     ),
     "engine.resources": Way(
         values=({"requests": {"memory": "1Gi"}}, {"limits": {"memory": "2Gi"}}),
-        not_accepted=(({"limits": 1}, INVALID),),
+        not_accepted=(({"limits": 1}, INVALID), ({"limits": {"memory": "much"}}, INVALID)),
     ),
     "engine.podTemplate": Way(
         values=(
