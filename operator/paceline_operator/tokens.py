@@ -17,7 +17,6 @@ from paceline_operator.memory import Remembered
 from paceline_operator.plan import Target
 from paceline_operator.tuning.model import Engine
 
-
 DROPPED = "dropped"
 """In place of a digest: this process saw to it that there is no Secret."""
 

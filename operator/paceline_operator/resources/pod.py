@@ -86,8 +86,10 @@ def build(
 
 
 def pull_policy(image: str) -> str:
-    """What the API server fills in for a new container, by its tag. It does not for one whose image changes: unsaid, the
-    policy would depend on the image of before."""
+    """What the API server fills in for a new container, by the image's tag.
+
+    It does not for one whose image changes: unsaid, the policy would depend on the image of before.
+    """
     tag = image.rpartition("/")[2].partition(":")[2]
     return "IfNotPresent" if "@" in image or tag not in ("", "latest") else "Always"
 
