@@ -100,9 +100,7 @@ WAYS: Mapping[str, Way] = {
     "speculation.ngram.promptLookupMin": Way(refused=(6,)),
     "speculation.ngram.promptLookupMax": Way(refused=(1,)),
     "speculation.adaptiveVerification": Way(base=EAGLE),
-    "engine.vllmVersion": Way(
-        values=("0.32.0", "0.33.0"), note="restart where it renders other arguments, else live"
-    ),
+    "engine.vllmVersion": Way(values=("0.32.0", "0.33.0"), note="restart where it renders other arguments, else live"),
     "engine.maxNumBatchedTokens": Way(values=(4096, 8192), refused=(255,)),
     "engine.quantization": Way(values=("fp8", "awq")),
     "engine.kvCacheDtype": Way(values=("fp8", "auto")),
