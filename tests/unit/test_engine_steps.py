@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.digest import MAX_RECORDS
+from paceline_engine.digest import FEW_RECORDS, MAX_RECORDS
 from paceline_engine.policy import LivePolicy
 from paceline_engine.protocol import PROMPT_EDGES, Policy, Probe, Verification
 from paceline_engine.steps import CONTEXT_STEPS
@@ -314,6 +314,20 @@ def test_tokens_cut_off_behind_a_stop_are_not_counted() -> None:
     assert samples.gauges.generation_tokens == 2 + 5 + (1 + 2)
     assert [(cell.steps, cell.emitted) for cell in samples.cells] == [(2, 5 + 3)]
     assert [cell.accepted for cell in samples.acceptance] == [(4, 2, 1)]
+
+
+def test_where_somebody_stopped_the_digest_adds_up_the_tokens_unless_too_many_steps_wait() -> None:
+    engine = Engine(stats=True)
+    for name in ("a", "b"):
+        engine.admit(name, prompt=2)
+    engine.step(chunks={"a": 2, "b": 2})
+    for number in range(FEW_RECORDS + 1):
+        name = f"late-{number}"
+        engine.admit(name, prompt=1)
+        engine.step(chunks={name: 1}, finished=name)
+    told = [record[-3] for record in engine.parts.digest.records]
+    assert [type(tokens) for tokens in told] == [list] * FEW_RECORDS + [int] * 2
+    assert engine.samples().gauges.generation_tokens == 2 + 3 * (FEW_RECORDS + 1)
 
 
 def test_statistics_without_positions_are_left_and_drafts_counted_here() -> None:
