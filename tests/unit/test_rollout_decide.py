@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.rollout import Rollout
 from paceline_operator.api.status_rollout import CanaryStatus, FailedRollout, Phase, RolloutStatus
 from paceline_operator.clock import rfc3339
-from paceline_operator.resources.revision import Revision
 from paceline_operator.rollout.decide import (
     NO_ROOM_SECONDS,
     ROOM_RETRY_SECONDS,
@@ -23,68 +19,17 @@ from paceline_operator.rollout.decide import (
     decide,
 )
 from paceline_operator.rollout.situation import (
-    UNKNOWN,
     Ask,
     CanaryPod,
     Decision,
-    Judgement,
-    Situation,
     Track,
 )
-
-NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
-OLD, NEW = (Revision(f"demo-{name}", number, "1:0", {}, "", {}) for number, name in enumerate(("old", "new"), 1))
-FIELD = "speculation.maxTokens"
-GOOD = Judgement(True, Reason.CANARY_GOOD, "as good")
-BAD = Judgement(False, Reason.GOODPUT_LOST, "half as good")
-WINDOW = {"start": "14:00", "durationMinutes": 60}
-
-
-def ago(seconds: float) -> datetime:
-    return NOW - timedelta(seconds=seconds)
-
-
-def situation(**changes: Any) -> Situation:
-    """Two pods serve with the old template, the spec asks for the new one, and nothing was done yet."""
-    given = Situation(
-        replicas=2,
-        rollout=Rollout(),
-        wanted=NEW,
-        own=False,
-        proposal="",
-        fields=(FIELD,),
-        stable=Track(OLD.name, 2, 2, settled=True, renewed=True),
-        canary=None,
-        pod=None,
-        judgement=UNKNOWN,
-        memory=RolloutStatus(phase=Phase.STEADY, revision=OLD.name),
-        retry="",
-        startup_seconds=1800.0,
-        now=NOW,
-    )
-    return replace(given, **changes)
-
-
-def watching(pod: CanaryPod | None = None, *, in_place: bool = False, **changes: Any) -> Situation:
-    """The canary was asked for a minute ago."""
-    canary = CanaryStatus(revision=NEW.name, started_at=rfc3339(ago(60)), in_place=in_place)
-    memory = RolloutStatus(phase=Phase.CANARY, revision=OLD.name, target=NEW.name, fields=[FIELD], canary=canary)
-    settled = Track(OLD.name, 1 if in_place else 2, 1 if in_place else 2, settled=True, renewed=True)
-    found: dict[str, Any] = {
-        "stable": settled,
-        "canary": Track(NEW.name, 1, 0, settled=False, renewed=False),
-        "memory": memory,
-    }
-    return situation(pod=pod, **(found | changes))
+from tests.unit.situations import BAD, FIELD, GOOD, NEW, NOW, OLD, WINDOW, ago, ready, situation, watching
 
 
 def condition(decision: Decision, kind: ConditionType) -> tuple[bool | None, Reason] | None:
     found = next((verdict for verdict in decision.verdicts if verdict.type is kind), None)
     return (found.status, found.reason) if found else None
-
-
-def ready(seconds: float) -> CanaryPod:
-    return CanaryPod(ready_since=ago(seconds))
 
 
 def test_the_first_template_is_rolled_out_as_it_is() -> None:
@@ -323,97 +268,3 @@ def test_a_proposal_waits_for_window_and_budget_and_a_user_for_neither() -> None
     assert started.memory.restarts[0] == rfc3339(NOW)
     own = decide(situation(own=True, rollout=Rollout.model_validate({"canary": {"mode": "Disabled"}})))
     assert condition(own, ConditionType.ROLLOUT_BLOCKED) == (True, Reason.CANARY_DISABLED)
-
-
-PODS = st.none() | st.builds(
-    CanaryPod,
-    ready_since=st.none() | st.integers(0, 4000).map(ago),
-    unschedulable_since=st.none() | st.integers(0, 4000).map(ago),
-    crash=st.sampled_from(["", "engine ended"]),
-    stuck=st.sampled_from(["", "engine: ErrImagePull"]),
-)
-JUDGEMENTS = st.sampled_from([UNKNOWN, GOOD, BAD])
-
-
-class Cluster:
-    """As much of a cluster as the state machine can tell apart; nothing is remembered but what status has."""
-
-    def __init__(self, replicas: int, own: bool) -> None:
-        self.s = situation(
-            replicas=replicas, own=own, stable=Track(OLD.name, replicas, replicas, settled=True, renewed=True)
-        )
-
-    def step(self, pod: CanaryPod | None, judgement: Judgement, written: bool, seconds: int, back: bool) -> Decision:
-        s = self.s
-        at = s.now + timedelta(seconds=seconds)
-        wanted = OLD if back else NEW
-        there = s.stable.revision if s.stable else ""
-        s = replace(
-            s,
-            now=at,
-            wanted=wanted,
-            fields=() if there == wanted.name else (FIELD,),
-            pod=pod if s.canary else None,
-            judgement=judgement if s.canary else UNKNOWN,
-        )
-        decision = decide(s)
-        moved = s.stable is not None and decision.stable.revision != s.stable.revision
-        stable = Track(
-            decision.stable.revision,
-            decision.stable.replicas,
-            decision.stable.replicas,
-            settled=not moved,
-            renewed=not moved,
-        )
-        canary = (
-            Track(decision.canary.revision, 1, int(bool(pod and pod.ready_since)), True, True)
-            if decision.canary
-            else None
-        )
-        self.s = replace(s, stable=stable, canary=canary, memory=decision.memory if written else s.memory)
-        return decision
-
-
-@given(
-    replicas=st.integers(1, 4),
-    own=st.booleans(),
-    steps=st.lists(st.tuples(PODS, JUDGEMENTS, st.booleans(), st.integers(0, 2000), st.booleans()), max_size=25),
-)
-def test_whatever_happens_pods_are_never_lost_nor_given_what_failed(
-    replicas: int, own: bool, steps: list[tuple[CanaryPod | None, Judgement, bool, int, bool]]
-) -> None:
-    """`written` False: the process was killed between its writes to children and that to status."""
-    cluster = Cluster(replicas, own)
-    for pod, judgement, written, seconds, back in steps:
-        before = cluster.s
-        decision = cluster.step(pod, judgement, written, seconds, back)
-        canary = decision.canary.replicas if decision.canary else 0
-        assert decision.stable.replicas + canary >= replicas
-        assert decision.stable.replicas >= replicas - 1
-        assert canary <= 1
-        assert decision.stable.revision in (before.stable.revision if before.stable else "", cluster.s.wanted.name)
-        failed = {one.revision for one in before.memory.failed}
-        if decision.stable.revision in failed and before.stable:
-            assert before.stable.revision == decision.stable.revision, "what failed is not rolled out"
-        if (
-            own
-            and before.stable
-            and decision.stable.revision != before.stable.revision
-            and decision.stable.revision == NEW.name
-        ):
-            assert judgement.good is True, "no proposal is promoted without a good canary"
-        again = decide(cluster.s)
-        if (
-            decision.memory.phase in (Phase.STEADY, Phase.BLOCKED, Phase.ROLLED_BACK)
-            and written
-            and decision.after is None
-        ):
-            assert (again.memory, again.events) == (decision.memory, ()), "at rest a second look changes nothing"
-
-
-@given(PODS, JUDGEMENTS, st.booleans(), st.booleans())
-def test_a_decision_is_a_function_of_what_it_is_given(
-    pod: CanaryPod | None, judgement: Judgement, own: bool, in_place: bool
-) -> None:
-    s = watching(pod, in_place=in_place, judgement=judgement, own=own)
-    assert decide(s) == decide(s)
