@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline_operator import act, naming, scale
+from paceline_operator import act, demand, naming, scale
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
@@ -182,6 +182,20 @@ async def test_a_limit_of_the_time_per_token_alone_scales_by_what_was_measured()
     scene.total = 8
     await scene.run(60)
     assert scene.replicas == 1
+
+
+async def test_only_ks_that_were_measured_at_the_load_count() -> None:
+    scene = Scene(total=8)
+    await scene.run()
+    assert scene.step is not None
+    spec = SpeculativeServing.model_validate(scene.raw).spec
+    known = demand.seen(scene.raw, spec, [pod("demo-0", ready=True)], scene.step, [], "")
+    assert [pace.k for pace in known.paces] == [5], "what the others give is borrowed"
+    assert (known.load, known.k, known.measuring, known.requests) == (8, 5, True, None)
+    await scene.run(10)
+    known = demand.seen(scene.raw, spec, [pod("demo-0", ready=True)], scene.step, [], "")
+    assert [pace.k for pace in known.paces] == LADDER
+    assert not known.measuring
 
 
 async def test_without_numbers_replicas_hold_and_the_reason_is_the_metrics() -> None:

@@ -288,3 +288,11 @@ def test_a_rollout_freezes_replicas(requests: float) -> None:
     decision = decide(TERMS, sight(3, requests, frozen="a canary is judged"), Past(), 0)
     assert (decision.replicas, decision.reason) == (3, Reason.FROZEN)
     assert "a canary is judged" in decision.message
+
+
+def test_after_a_rollout_the_windows_begin_anew() -> None:
+    past = run(TERMS, [5.0] * 30, replicas=2)[-1].past
+    past = decide(TERMS, sight(2, 5.0, frozen="a canary is judged"), past, 300).past
+    assert decide(TERMS, sight(2, 5.0), past, 310).replicas == 2
+    again = run(TERMS, [5.0] * 32, replicas=2)[-1]
+    assert again.replicas == 1
