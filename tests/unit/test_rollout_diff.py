@@ -59,6 +59,16 @@ def test_ks_that_the_pods_booted_with_are_live_and_others_need_a_boot() -> None:
     assert with_boot(wider, running).tuning.ladder == [5, 3, 1, 0], "until the others run"
 
 
+def test_a_ladder_of_ks_that_were_not_booted_is_a_rollout_and_another_default_of_ours_is_not() -> None:
+    plain, few, more = (
+        boot_spec(serving(**spec).spec) for spec in ({}, {"tuning": {"ladder": [3, 0]}}, {"tuning": {"ladder": [4, 0]}})
+    )
+    assert changed(plain, few) == (), "fewer ks are live"
+    assert changed(few, more) == ("tuning.ladder",)
+    assert changed(few, plain) == ("tuning.ladder",), "the default has more"
+    assert changed({**plain, "ladder": [5, 0]}, plain) == (), "another version chose otherwise"
+
+
 def test_a_field_that_an_earlier_version_did_not_know_has_the_default_of_today() -> None:
     now = boot_spec(serving().spec)
     then = {**now, "engine": {name: value for name, value in now["engine"].items() if name != "maxNumSeqs"}}

@@ -22,6 +22,8 @@ TABLE_AT_BOOT = ("ladder", "table")
 """Of tuning: without a plugin a table reaches the engine in its command line alone."""
 LADDER = "ladder"
 """With a plugin: the ks that the schedule at boot names. Fewer of them are live; others need a boot."""
+DEFAULTED = "ladderDefaulted"
+"""Whether the operator chose them: another version that would choose others is no reason to restart."""
 
 
 def boot_spec(spec: ServingSpec) -> Boot:
@@ -37,6 +39,7 @@ def boot_spec(spec: ServingSpec) -> Boot:
         boot["tuning"] = {name: whole["tuning"][name] for name in TABLE_AT_BOOT if name in whole["tuning"]}
     else:
         boot[LADDER] = list(ladder_of(spec))
+        boot[DEFAULTED] = spec.tuning.ladder is None
     return boot
 
 
@@ -62,14 +65,15 @@ def changed(before: Boot, after: Boot) -> tuple[str, ...]:
     one, other = _completed(before), _completed(after)
     found = sorted(_differing(_fields(one), _fields(other), ""))
     there, asked = one.get(LADDER), other.get(LADDER)
-    if not found and isinstance(there, list) and isinstance(asked, list) and not set(asked) <= set(there):
+    chosen = not (one.get(DEFAULTED) and other.get(DEFAULTED))
+    if not found and chosen and isinstance(there, list) and isinstance(asked, list) and not set(asked) <= set(there):
         return ("tuning.ladder",)  # where another field changed, the ladder may follow from that
     return tuple(found)
 
 
 def _fields(boot: Boot) -> Boot:
     """Those that a spec has."""
-    return {name: value for name, value in boot.items() if name != LADDER}
+    return {name: value for name, value in boot.items() if name not in (LADDER, DEFAULTED)}
 
 
 def _completed(boot: Boot) -> Boot:
@@ -77,7 +81,7 @@ def _completed(boot: Boot) -> Boot:
         whole = boot_spec(ServingSpec.model_validate(_fields(boot)))
     except ValidationError:  # written by another version: compared as it is
         return boot
-    return whole | {name: value for name, value in boot.items() if name == LADDER}
+    return whole | {name: value for name, value in boot.items() if name in (LADDER, DEFAULTED)}
 
 
 def _differing(before: Any, after: Any, path: str) -> Iterator[str]:
