@@ -261,6 +261,12 @@ def main() -> None:
         "version": __version__,
         "matrix": matrix,
         "others": others,
+        "declared": {
+            "method": "ngram",
+            "num_speculative_tokens": K,
+            "num_speculative_tokens_per_batch_size": SEED,
+            **METHODS["ngram"],
+        },
         "asserts_k": asserts_k(),
         "graphs": graphs(),
         "plugins": plugins(),

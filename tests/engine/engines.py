@@ -73,6 +73,7 @@ class RealEngine:
         multiprocessing: bool = False,
         seed: Sequence[tuple[int, int, int]] | None = SEED,
         speculation: Mapping[str, Any] | None = None,
+        drafter: bool = True,
         arguments: Sequence[str] = (),
     ) -> None:
         """Start it; files and the log go to `folder`."""
@@ -98,7 +99,8 @@ class RealEngine:
                 VLLM, "serve", model, "--served-model-name", MODEL,
                 "--host", "127.0.0.1", "--port", str(self.serving_port),
                 "--enforce-eager", "--dtype", "float32", "--max-model-len", "2048",
-                "--max-num-seqs", str(MAX_NUM_SEQS), "--speculative-config", json.dumps(config), *arguments,
+                "--max-num-seqs", str(MAX_NUM_SEQS),
+                *(["--speculative-config", json.dumps(config)] if drafter else []), *arguments,
             ],
             folder,
             env={

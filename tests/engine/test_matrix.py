@@ -12,12 +12,17 @@ from typing import Any
 import pytest
 
 from paceline_engine.capabilities import FIXED_K_METHODS
+from paceline_engine.protocol import Feature
+from paceline_operator.api.conditions import Reason
 from paceline_operator.api.engine import CudagraphMode, Device
 from paceline_operator.api.runner import Runner
 from paceline_operator.api.speculation import Method
+from paceline_operator.effective.declared import of_arguments
+from paceline_operator.effective.fleet import Pod, look
 from paceline_operator.preflight import matrix
 from paceline_operator.preflight.matrix import Combination, Effect, Rule
 from tests.engine.engines import MODEL, VLLM, models_folder, plugin_folder
+from tests.unit.engine_answers import SAMPLES, STATE
 
 pytestmark = pytest.mark.engine
 
@@ -109,6 +114,20 @@ def test_methods_said_to_assert_k_do_and_ngram_does_not(told: dict[str, Any]) ->
 def test_a_schedule_that_is_not_there_or_that_vllm_dropped_is_told(told: dict[str, Any]) -> None:
     assert "without num_speculative_tokens_per_batch_size" in told["others"]["no schedule"]["reason"]
     assert "data_parallel_size is 2" in told["others"]["data parallel"]["reason"]
+
+
+def test_a_schedule_that_vllm_dropped_is_no_effective_speculation(told: dict[str, Any]) -> None:
+    """A command line with a schedule, and the capabilities of what vLLM made of it for two data parallel ranks."""
+    found = told["others"]["data parallel"]
+    able = STATE.capabilities.model_copy(
+        update={"ladder": tuple(found["ladder"]), "live_k": Feature(supported=found["live"], reason=found["reason"])}
+    )
+    declared = of_arguments(["--speculative-config", json.dumps(told["declared"])])
+    pod = Pod("a", declared, STATE.model_copy(update={"capabilities": able}), SAMPLES)
+    verdict = look({}, [pod])
+    assert (verdict.status, verdict.reason) == (False, Reason.SCHEDULE_DROPPED)
+    assert f"k {able.max_k} at every load" in verdict.message
+    assert "data_parallel_size is 2" in verdict.message
 
 
 def test_graph_coverage_is_what_vllms_own_tables_answer(told: dict[str, Any]) -> None:
