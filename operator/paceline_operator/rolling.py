@@ -69,8 +69,8 @@ def roll(
     wanted = find(stored, boot, key_version, running.name if running else "")
     if wanted is None:
         template = pod.build(serving, settings_of(serving.spec).boot_table, defaults, tokens)
-        if running and running.template == template:  # another spec, the same pods
-            wanted = running
+        if running and running.template == template and _shape(running.boot) == _shape(boot):
+            wanted = running  # another spec, the same pods
         else:
             wanted = revision.of(name, template, boot, key_version, next_number(stored))
     if stable and running is None and stable.revision != wanted.name:
@@ -111,6 +111,11 @@ def roll(
     if sought is not wanted:
         manifests += (_workload(serving, naming.TRACK_STABLE, Ask(sought.name, situation.replicas), sought),)
     return Rolled(decision, in_force, manifests, job)
+
+
+def _shape(boot: Mapping[str, Any]) -> object:
+    """How pods make up an engine: what of the spec is in the workload around the template."""
+    return boot.get("engine", {}).get("multiNode")
 
 
 def _manifests(serving: SpeculativeServing, decision: Decision, known: Mapping[str, Revision]) -> tuple[Object, ...]:
