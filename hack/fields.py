@@ -9,7 +9,8 @@ from typing import Any
 from paceline_operator.api.reference import cell, default_of, limits, type_of
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.rollout.diff import boot_spec, changed
-from tests.cluster.transitions import Bundle, Journey, journey
+from tests.cluster.bundles import Bundle
+from tests.cluster.transitions import Journey, journey
 from tests.harness.fields import Field, Schema, fields, spec_schema
 from tests.harness.objects import Change
 

@@ -15,9 +15,10 @@ import pytest
 
 from hack.fields import restarts
 from paceline_operator.kinds import OPTIONAL, crd_of
+from tests.cluster.bundles import Bundle, accepted, alone, bad_specs, bundles
 from tests.cluster.lives import Answer, Children, Key, Lives, differences, looked_at, says, stamps, told, unlike
 from tests.cluster.operators import Object, account, start, wait_for_leader
-from tests.cluster.transitions import GROWS, Bundle, accepted, alone, bad_specs, bundles, journey
+from tests.cluster.transitions import GROWS, journey
 from tests.harness.controlplane import ControlPlane
 from tests.harness.fields import fields, laid
 from tests.harness.objects import Change
