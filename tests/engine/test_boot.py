@@ -10,8 +10,10 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from paceline_operator import told
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.engine import EngineClient
+from paceline_operator.effective.declared import of_arguments
 from paceline_operator.sightings import look
 from paceline_operator.tuning.model import Engine
 from tests.engine.engines import TOKEN, RealEngine
@@ -67,6 +69,22 @@ def test_an_engine_whose_plugin_cannot_be_imported_serves_the_seed_table(engines
     with pytest.raises(httpx.ConnectError):
         engine.control.get("/state")
     assert "Failed to load plugin paceline" in engine.log()
+
+
+async def test_without_the_plugin_speculation_is_effective_by_the_engines_own_counters(
+    engines: dict[str, RealEngine],
+) -> None:
+    engine = engines["broken"].wait_ready()
+    urls = [str(url).rstrip("/") for url in (engine.control.base_url, engine.http.base_url)]
+    declared = of_arguments([str(argument) for argument in engine.daemon.command])
+    async with EngineClient() as client:
+        before = await client.observe_engine("pod", *urls, TOKEN, None)
+        engine.complete([COPY] * 8, tokens=128)
+        after = await client.observe_engine("pod", *urls, TOKEN, None)
+    assert before.failure is Reason.PLUGIN_ABSENT
+    known, _ = told.effective({}, [before], {"pod": declared}, {})
+    _, verdict = told.effective(known, [after], {"pod": declared}, {})
+    assert (verdict.status, verdict.reason) == (True, Reason.EFFECTIVE)
 
 
 async def test_of_a_killed_engine_core_the_operator_still_tells_the_last_answer(engines: dict[str, RealEngine]) -> None:
