@@ -42,6 +42,8 @@ class Scene:
     name: str
     operators: int = 0
     alone: bool = False
+    lease_seconds: int = 8
+    """After which another operator takes over."""
 
     def kubectl(self, *arguments: str, **options: Any) -> str:
         """Standard output of kubectl in the namespace."""
@@ -66,7 +68,7 @@ class Scene:
             "PACELINE_NAMESPACE": self.namespace,
             "PACELINE_MASTER_KEY_FILE": str(key),
             "PACELINE_HTTP_HOST": "127.0.0.1",
-            "PACELINE_LEASE_SECONDS": "8",
+            "PACELINE_LEASE_SECONDS": str(self.lease_seconds),
             "PACELINE_IDENTITY": name,
             "PACELINE_WATCH_NAMESPACES": self.namespace if self.alone else "",
         }
