@@ -49,13 +49,16 @@ async def hold(
     found = await observe.engines(client, targets, pods, Memory(cursors=memory.watch.cursors))
     ended = {pod["metadata"]["name"]: verdicts.ended(pod) for pod in pods}
     engines, memory.sightings, news = sightings.look(memory.sightings, found, ended, rfc3339(clock.now()))
-    # Plain pods are another kind of engine: neither side of the comparison.
-    plain = rolling.names(rolling.of_track(pods, naming.TRACK_PLAIN))
-    ready = {pod["metadata"]["name"] for pod in pods if is_ready(pod)}.difference(plain)
+    compared = [pod for pod in pods if _is_compared(pod)]
+    ready = {pod["metadata"]["name"] for pod in compared if is_ready(pod)}
     if ready & set(canaries):
-        pages = await observe.pages(client, [target for target in targets if target.pod in ready])
-        sides = [engine for engine in engines if engine.name not in plain]
+        serving = [target for target in targets if target.pod in ready]
+        pages = await observe.pages(client, serving)
+        names = rolling.names(compared)
+        sides = [engine for engine in engines if engine.name in names]
         memory.watch = evidence.seen(memory.watch, revision, sides, pages, canaries)
+        if contract:
+            memory.watch = await _asked(client, memory.watch, *contract, serving, canaries)
     policy, late = carried_over(engines, canaries)
     if policy and late:
         await act.push(client, policy, [target for target in targets if target.pod in late])

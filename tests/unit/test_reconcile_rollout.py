@@ -6,6 +6,7 @@ A controller of the test makes pods of Deployments, one step a pass. The operato
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.kube import UnavailableError
 from paceline_operator.resources import pod as template
+from paceline_operator.rollout.contract import ASKED
 from paceline_operator.rollout.proposal import Proposal
 from tests.fakes import Object
 from tests.stage import Stage
@@ -95,6 +97,33 @@ async def test_a_bad_canary_is_taken_back_and_not_tried_again_until_a_retry(stag
     await stage.until("Promoting")
     await stage.until("Steady")
     assert stage.condition("RolledBack") == ("False", "Settled")
+
+
+CONTRACT: Object = {
+    "canary": {**OBSERVE["rollout"]["canary"], "outputContract": {"prompt": "Say", "jsonFields": ["a"]}}
+}
+KEEPS, BREAKS = (
+    json.dumps({"choices": [{"text": text, "finish_reason": "stop"}]}).encode() for text in ('{"a": 1}', "")
+)
+
+
+@pytest.mark.parametrize(("canary", "ends"), [(KEEPS, "Promoting"), (BREAKS, "RolledBack")])
+async def test_a_canary_is_asked_for_what_its_answers_must_be(stage: Stage, canary: bytes, ends: str) -> None:
+    stage.pod("demo-plain-1", ip="10.0.1.1", track=naming.TRACK_PLAIN)
+    asked = []
+
+    async def complete(url: str, body: Object) -> bytes:
+        asked.append(url)
+        mine = [pod["status"]["podIP"] for pod in stage.pods(naming.TRACK_CANARY)]
+        return canary if any(f"//{ip}:" in url for ip in mine) else KEEPS
+
+    stage.engines.complete = complete  # type: ignore[method-assign, assignment]
+    stage.apply({**AFTER, "rollout": CONTRACT})
+    await stage.until(ends)
+    assert len(asked) == 2 * ASKED
+    assert not [url for url in asked if "10.0.1.1" in url], "pods without a drafter are not compared"
+    if ends == "RolledBack":
+        assert stage.condition("RolledBack") == ("True", "OutputContract")
 
 
 async def test_a_spec_that_goes_back_is_at_rest_at_once(stage: Stage) -> None:
