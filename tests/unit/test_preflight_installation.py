@@ -84,6 +84,19 @@ def test_what_is_wrong_is_named_with_a_remedy(changes: dict[str, Any], name: str
     assert worst(results) is grade
 
 
+def test_what_could_not_be_looked_at_is_not_known_and_is_no_failure() -> None:
+    results = judged(
+        kinds=None, crds={}, lease=None, lease_seen=False, deployments=None, servings=None,
+        optional={"KEDA": None}, rights={"list": None}, refused=["the Lease: no (Forbidden, HTTP 403)", "x: no answer"],
+    )  # fmt: skip
+    assert worst(results) is Grade.WARN
+    unknown = {check.name for check in results if "not known" in check.message}
+    assert unknown == {"crds", "lease", "rights", "integrations"}
+    remedies = [check.remedy for check in results if check.name == "access"]
+    assert "administrator" in remedies[0]
+    assert "reachable" in remedies[1]
+
+
 def test_a_clock_that_is_a_little_off_raises_no_alarm() -> None:
     assert worst(judged(lease=lease(seconds_ago=-20))) is Grade.PASS
     assert worst(judged(lease=lease(seconds_ago=40))) is Grade.PASS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from datetime import UTC, datetime
+from enum import StrEnum
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 
 from paceline_operator import naming
 from paceline_operator.api.crd import KINDS, crd
-from paceline_operator.cli.cluster import Context, Output, Where, reach
+from paceline_operator.cli.cluster import Context, Where, reach
 from paceline_operator.cli.get import show
 from paceline_operator.kinds import OPTIONAL
 from paceline_operator.local.container import DISTRIBUTION
@@ -25,15 +26,22 @@ OPERATOR_LABELS = {"app.kubernetes.io/name": naming.APP, "app.kubernetes.io/comp
 WANTED = ("list", "get", "patch")
 
 
+class Form(StrEnum):
+    """Of what is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
 def doctor(
     operator_namespace: Annotated[str, typer.Option(help="Where the operator lives.")] = "paceline-system",
     context: Context = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="table or json.")] = Output.TABLE,
+    output: Annotated[Form, typer.Option("--output", "-o", help="For people or for programs.")] = Form.TABLE,
 ) -> None:
     """Check the installation; exit status 1 where something fails."""
     found = reach("doctor", Where(context, None), lambda kube: look(kube, operator_namespace))
     results = checks(found, operator_namespace, datetime.now(UTC))
-    if output is Output.JSON:
+    if output is Form.JSON:
         typer.echo(json.dumps([dataclasses.asdict(check) for check in results], indent=2))
     else:
         show(["CHECK", "", "FOUND", "REMEDY"], [_row(check) for check in results])
@@ -61,8 +69,11 @@ async def look(kube: Kube, namespace: str) -> Found:
         body = await tried(name, kube.fetch(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"))
         if len(refused) == seen:
             crds[name] = body
-    kinds = await tried(naming.API_VERSION, kube.served(naming.API_VERSION), frozenset())
-    served = naming.PLURAL_SERVING in kinds
+    kinds = await tried(naming.API_VERSION, kube.served(naming.API_VERSION))
+    served = naming.PLURAL_SERVING in (kinds or ())
+    seen = len(refused)
+    lease = await tried("the Lease", kube.get("Lease", namespace, naming.FIELD_MANAGER))
+    lease_seen = len(refused) == seen
     return Found(
         server=f"{server.get('major', '?')}.{server.get('minor', '?')}",
         version=installed_version(DISTRIBUTION),
@@ -70,12 +81,13 @@ async def look(kube: Kube, namespace: str) -> Found:
         wanted_crds=wanted,
         kinds=kinds,
         deployments=await tried("the operator's Deployment", kube.list("Deployment", namespace, OPERATOR_LABELS)),
-        lease=await tried("the Lease", kube.get("Lease", namespace, naming.FIELD_MANAGER)),
+        lease=lease,
+        lease_seen=lease_seen,
         servings=await tried("servings", kube.list(naming.KIND_SERVING, "", {})) if served else None,
-        optional={kind: bool(await tried(kind, kube.serves(kind))) for kind in OPTIONAL},
+        optional={kind: await tried(kind, kube.serves(kind)) for kind in OPTIONAL},
         rights={
             f"{verb} {naming.PLURAL_SERVING}": await tried(
-                f"may {verb}", kube.may(verb, naming.GROUP, naming.PLURAL_SERVING, ""), False
+                f"may {verb}", kube.may(verb, naming.GROUP, naming.PLURAL_SERVING, "")
             )
             for verb in WANTED
         },

@@ -16,6 +16,9 @@ LATE = timedelta(minutes=2)
 CLOCKS = timedelta(seconds=30)
 """By which this machine's clock may differ from that of the operator's."""
 SHOWN = 3
+DIGITS = "0123456789"
+"""Cloud providers write minors as `34+`."""
+SEE_ACCESS = "see the lines about access"
 
 
 class Grade(StrEnum):
@@ -48,15 +51,17 @@ class Found:
     """CRD name -> as it is in the cluster, None where it is not; absent where it may not be read."""
     wanted_crds: Mapping[str, Raw] = field(default_factory=dict)
     """CRD name -> as this version has it."""
-    kinds: frozenset[str] = frozenset()
+    kinds: frozenset[str] | None = None
     """Plurals that are served."""
     deployments: Sequence[Raw] | None = None
     """Of operators, by their labels."""
     lease: Raw | None = None
+    lease_seen: bool = True
+    """Whether it could be looked for: None in `lease` then means that there is none."""
     servings: Sequence[Raw] | None = None
-    optional: Mapping[str, bool] = field(default_factory=dict)
+    optional: Mapping[str, bool | None] = field(default_factory=dict)
     """Integration -> whether its kinds are served."""
-    rights: Mapping[str, bool] = field(default_factory=dict)
+    rights: Mapping[str, bool | None] = field(default_factory=dict)
     """What the user may do, in words -> whether."""
     refused: Sequence[str] = ()
     """Looks that the API did not allow or answer."""
@@ -71,7 +76,7 @@ def checks(found: Found, namespace: str, now: datetime) -> list[Check]:
         *_servings(found, now),
         *_rights(found),
         *_optional(found),
-        *(Check("access", Grade.WARN, text, "use the rights of a cluster administrator") for text in found.refused),
+        *(Check("access", Grade.WARN, text, _remedy_of(text)) for text in found.refused),
     ]
 
 
@@ -83,8 +88,8 @@ def worst(found: Sequence[Check]) -> Grade:
 
 def _server(found: Found) -> Iterator[Check]:
     major, _, minor = found.server.partition(".")
-    digits = "".join(character for character in minor if character.isdigit())
-    old = (int(major or 0) if major.isdigit() else 0, int(digits or 0)) < (1, OLDEST_MINOR)
+    numbers = [int("0" + "".join(character for character in part if character in DIGITS)) for part in (major, minor)]
+    old = tuple(numbers) < (1, OLDEST_MINOR)
     if old:
         remedy = f"upgrade the cluster: engine pods need 1.{OLDEST_MINOR} or later"
         yield Check("kubernetes", Grade.FAIL, f"version {found.server}", remedy)
@@ -95,7 +100,9 @@ def _server(found: Found) -> Iterator[Check]:
 def _kinds(found: Found) -> Iterator[Check]:
     for name, wanted in found.wanted_crds.items():
         plural = name.partition(".")[0]
-        if plural not in found.kinds:
+        if found.kinds is None:
+            yield Check("crds", Grade.WARN, f"whether {name} is served is not known", SEE_ACCESS)
+        elif plural not in found.kinds:
             yield Check("crds", Grade.FAIL, f"{name} is not served", "kubectl apply --server-side -f crds/")
         elif name in found.crds and _schema(found.crds[name]) != _schema(wanted):
             text = f"{name} is of another version than this command ({found.version})"
@@ -116,6 +123,9 @@ def _operator(found: Found, namespace: str, now: datetime) -> Iterator[Check]:
         yield Check("operator", Grade.WARN, f"no Deployment of it in {namespace}", remedy)
     for deployment in found.deployments or ():
         yield _deployment(deployment, namespace, found.version)
+    if not found.lease_seen:
+        yield Check("lease", Grade.WARN, f"whether an operator acts in {namespace} is not known", SEE_ACCESS)
+        return
     if found.lease is None:
         remedy = "look at the operator's log; where it lives elsewhere, say so with --operator-namespace"
         yield Check("lease", Grade.FAIL, f"no operator ever held the Lease in {namespace}", remedy)
@@ -163,8 +173,10 @@ def _servings(found: Found, now: datetime) -> Iterator[Check]:
 
 
 def _rights(found: Found) -> Iterator[Check]:
-    missing = [what for what, may in found.rights.items() if not may]
-    if missing:
+    missing = [what for what, may in found.rights.items() if may is False]
+    if any(may is None for may in found.rights.values()):
+        yield Check("rights", Grade.WARN, "what you may do is not known", SEE_ACCESS)
+    elif missing:
         yield Check("rights", Grade.WARN, f"you may not {', '.join(missing)}", "ask for a role with these verbs")
     elif found.rights:
         yield Check("rights", Grade.PASS, f"you may {', '.join(found.rights)}")
@@ -172,7 +184,17 @@ def _rights(found: Found) -> Iterator[Check]:
 
 def _optional(found: Found) -> Iterator[Check]:
     for name, there in found.optional.items():
-        yield Check("integrations", Grade.PASS, f"{name}: {'served' if there else 'not installed, and not needed'}")
+        if there is None:
+            yield Check("integrations", Grade.WARN, f"{name}: not known", SEE_ACCESS)
+        else:
+            yield Check("integrations", Grade.PASS, f"{name}: {'served' if there else 'not installed, and not needed'}")
+
+
+def _remedy_of(refused: str) -> str:
+    """By what the API said: no answer is not a matter of rights."""
+    if "HTTP 401" in refused or "HTTP 403" in refused:
+        return "use the rights of a cluster administrator"
+    return "is the API server up, and reachable from here? then run it again"
 
 
 def _named(servings: Sequence[Raw]) -> list[tuple[str, Raw]]:
