@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import time
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -15,9 +17,10 @@ from paceline_engine.protocol import (
 )
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients import engine
-from paceline_operator.clients.engine import EngineFailure
+from paceline_operator.clients.engine import EngineClient, EngineFailure
 from tests.unit.engine_answers import (
     SAMPLES,
+    SERVING,
     STATE,
     answering,
     observe,
@@ -104,3 +107,57 @@ async def test_a_million_mistakes_in_an_answer_cost_no_more_than_a_few(body: byt
         assert caught.value.error_count() < 50
     answer = await observe(answering(state=httpx.Response(200, content=body)))
     assert answer.failure is Reason.MALFORMED_ANSWER
+
+
+LABELS = ",".join(f'x{i}="1"' for i in range(40_000))
+BUCKET = 'vllm:time_to_first_token_seconds_bucket{le="+Inf"} 3'
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        (f"vllm:a{{{LABELS}}} 1\nvllm:b 2\n", Reason.PLUGIN_ABSENT),
+        (f"vllm:b 2\nvllm:a{{{LABELS}}} 1", Reason.PLUGIN_ABSENT),
+        ("vllm:a{{{}}} 1\n".format(LABELS[:4000].rpartition(",")[0]) * 100, Reason.MALFORMED_ANSWER),
+    ],
+    ids=["long line", "long last line", "many lines"],
+)
+async def test_metrics_that_are_slow_to_parse_are_not_parsed(text: str, failure: Reason) -> None:
+    began = time.process_time()
+    answer = await observe(answering(metrics=httpx.Response(200, text=text)))
+    assert time.process_time() - began < 1.0
+    assert answer.failure is failure
+    assert answer.counters == ({"vllm:b": 2.0} if failure is Reason.PLUGIN_ABSENT else None)
+
+
+async def test_requests_are_read_beside_lines_that_are_too_long() -> None:
+    text = f"{BUCKET.replace('le=', LABELS + ',le=')}\n{BUCKET}\n"
+    async with EngineClient(answering(metrics=httpx.Response(200, text=text))) as client:
+        times, requests = await client.first_token_times(SERVING), await client.requests_page(SERVING)
+    assert times is not None
+    assert requests is not None
+    assert times.counts == requests.first_token == {float("inf"): 3.0}
+
+
+@given(
+    st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b"")), max_size=8),
+    st.integers(1, 30),
+    st.integers(1, 40),
+)
+def test_lines_are_those_of_the_text_whatever_chunks_it_comes_in(
+    lines: list[bytes], at_once: int, longest: int
+) -> None:
+    text = b"\n".join(lines)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for at in range(0, len(text), at_once):
+            yield text[at : at + at_once]
+
+    async def read() -> list[str]:
+        return [line async for line in engine._lines(httpx.Response(200, content=chunks()))]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "MAX_LINE_BYTES", longest)
+        assert asyncio.run(read()) == [
+            line.decode("utf-8", "replace") for line in lines or [b""] if len(line) <= longest
+        ]

@@ -8,7 +8,7 @@ bodies, a deadline for the whole exchange, and samples whose numbers cannot be a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http.cookiejar import DefaultCookiePolicy
 from types import TracebackType
@@ -36,6 +36,10 @@ COMPLETION_SECONDS = 30.0
 MAX_HISTOGRAM_INDEX = 1000
 """1.05**1000 microseconds is 49 million years: a larger index is not a step time, and would overflow a float."""
 ENGINE_SERIES_PREFIX = "vllm:"
+MAX_LINE_BYTES = 4096
+"""Of /metrics; the longest that vLLM writes has some 1,000 bytes. The parser's time grows with the square of it."""
+MAX_KEPT_BYTES = 256 * 1024
+"""Of the lines of one /metrics that are parsed: at most half a second, which nothing else can use."""
 
 _W = TypeVar("_W", bound=Wire)
 
@@ -118,7 +122,7 @@ class EngineClient:
                 asyncio.timeout(DEADLINE_SECONDS),
                 self._http.stream("GET", f"{serving_url}/metrics") as response,
             ):
-                kept = [line async for line in _lines(response) if is_bucket(line)]
+                kept = await _kept(response, is_bucket)
             return parse(kept) if response.status_code == httpx.codes.OK else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
             return None
@@ -137,7 +141,7 @@ class EngineClient:
                 asyncio.timeout(DEADLINE_SECONDS),
                 self._http.stream("GET", f"{serving_url}/metrics") as response,
             ):
-                kept = [line async for line in _lines(response) if page.is_read(line)]
+                kept = await _kept(response, page.is_read)
             return page.parse(kept) if response.status_code == httpx.codes.OK else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
             return None
@@ -211,7 +215,7 @@ class EngineClient:
         url = f"{serving_url}/metrics"
         try:
             async with asyncio.timeout(DEADLINE_SECONDS), self._http.stream("GET", url) as response:
-                kept = [line async for line in _lines(response) if _is_engine_series(line)]
+                kept = await _kept(response, _is_engine_series)
             series = parse_series(kept) if response.status_code == httpx.codes.OK else {}
         except (httpx.TransportError, TimeoutError):
             text = f"{shut.message}; and the serving port {serving_url} does not answer either"
@@ -257,13 +261,29 @@ async def _bounded(response: httpx.Response) -> AsyncIterator[bytes]:
         yield chunk
 
 
+async def _kept(response: httpx.Response, is_wanted: Callable[[str], bool]) -> list[str]:
+    """Lines that are wanted. Raises ValueError where they are too many: a part of them would be another sum."""
+    kept, size = [], 0
+    async for line in _lines(response):
+        if is_wanted(line):
+            kept.append(line)
+            size += len(line)
+            if size > MAX_KEPT_BYTES:
+                raise ValueError(f"the series that are read have more than {MAX_KEPT_BYTES} bytes")
+    return kept
+
+
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """Without those that are too long to be a series."""
     rest = b""
     async for chunk in _bounded(response):
         *whole, rest = (rest + chunk).split(b"\n")
+        rest = rest[: MAX_LINE_BYTES + 1]  # enough to know that the line is too long
         for line in whole:
-            yield line.decode("utf-8", "replace")
-    yield rest.decode("utf-8", "replace")
+            if len(line) <= MAX_LINE_BYTES:
+                yield line.decode("utf-8", "replace")
+    if len(rest) <= MAX_LINE_BYTES:
+        yield rest.decode("utf-8", "replace")
 
 
 def _parse(model: type[_W], body: bytes, url: str) -> _W:
