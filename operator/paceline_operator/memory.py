@@ -79,4 +79,6 @@ class Remembered:
     history: Load | Absence | None = None
     recalled_at: float | None = None
     """When it was asked for last (monotonic)."""
+    recall_error: type[Exception] | None = None
+    """What history failed with last, as the log has said."""
     recorder: Recorder = field(default_factory=Recorder)

@@ -6,18 +6,21 @@ A question is asked beside the passes and its answer taken by a later one: k doe
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.clients.prometheus import PrometheusClient
 from paceline_operator.clock import Clock
-from paceline_operator.history import Load, Source, own, told
+from paceline_operator.history import Absence, Load, Source, own, told
 from paceline_operator.history.question import Question, question
 from paceline_operator.memory import Remembered
 from paceline_operator.retune import Retuned
 
+_LOG = logging.getLogger(__name__)
 ASK_SECONDS = 600.0
 """Between two questions of one serving: a history of hours does not change faster."""
 OWN_SECONDS = 60.0
@@ -41,13 +44,35 @@ def recall(
     previous: ServingStatus,
     tuned: Retuned,
 ) -> Recalled:
-    """After the tuner's pass: add its readings, ask or take an answer where that is due, and say what is known."""
+    """After the tuner's pass: add its readings, ask or take an answer where that is due, and say what is known.
+
+    Never raises: a pass does not break for want of history. The log says what happened, once for each kind of error.
+    """
+    try:
+        return _recall(client, clock, memory, serving, previous, tuned)
+    except Exception as error:
+        if type(error) is not memory.recall_error:
+            memory.recall_error = type(error)
+            _LOG.exception("History failed: object=%s/%s", serving.metadata.namespace, serving.metadata.name)
+        return Recalled()
+
+
+def _recall(
+    client: PrometheusClient,
+    clock: Clock,
+    memory: Remembered,
+    serving: SpeculativeServing,
+    previous: ServingStatus,
+    tuned: Retuned,
+) -> Recalled:
     now = clock.monotonic()
     gauges = [engine.samples.gauges for engine in tuned.engines if engine.samples is not None]
     if gauges:
         memory.own = own.observed(memory.own, gauges, now)
     asked = question(serving)
     if asked != memory.asked:
+        if memory.asking is not None:
+            memory.asking.cancel()
         memory.asked, memory.asking, memory.history, memory.recalled_at = asked, None, None, None
     if asked is not None:
         _answered(client, clock, memory, asked, now)
@@ -62,7 +87,17 @@ def recall(
 
 def _answered(client: PrometheusClient, clock: Clock, memory: Remembered, asked: Question, now: float) -> None:
     if memory.asking is not None and memory.asking.done():
-        memory.history, memory.asking = memory.asking.result(), None
+        done, memory.asking = memory.asking, None
+        memory.history = _outcome(done)
     due = memory.recalled_at is None or now - memory.recalled_at >= ASK_SECONDS
     if memory.asking is None and due:
         memory.asking, memory.recalled_at = asyncio.create_task(client.load(asked, clock.now())), now
+
+
+def _outcome(done: asyncio.Task[Load | Absence]) -> Load | Absence:
+    if done.cancelled():
+        return Absence(Reason.HISTORY_ERROR, "the question was given up")
+    if (error := done.exception()) is not None:
+        _LOG.error("A question to Prometheus failed", exc_info=error)
+        return Absence(Reason.HISTORY_ERROR, f"the question failed: {type(error).__name__}, see the operator's log")
+    return done.result()

@@ -90,6 +90,7 @@ async def test_a_matrix_of_points(server: Server) -> None:
         (answers(b"<html>", 200), "Expecting value: line 1 column 1"),
         (answers(b'{"data":{"result":"x"}}'), "the answer is no matrix of numbers: TypeError"),
         (answers(b"[]"), "list indices must be integers or slices, not str"),
+        (answers(b"[" * 100_000), "recursion"),
         (answers(b"", 302, Location="http://127.0.0.1:9/"), "HTTP Status Code 302"),
     ],
 )
@@ -105,6 +106,13 @@ async def test_nobody_there() -> None:
     found = await ask("http://user:password@127.0.0.1:9")
     assert isinstance(found, Absence)
     assert (found.reason, found.message) == (Reason.HISTORY_ERROR, "http://127.0.0.1:9 cannot be connected to")
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://a:99999", "http://[x]", "http://a]b", "http:///"])
+async def test_an_address_that_is_none(url: str) -> None:
+    found = await ask(url)
+    assert isinstance(found, Absence)
+    assert found.reason is Reason.HISTORY_ERROR
 
 
 async def test_no_address_at_all() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
-from paceline_operator.history import Absence, Distribution, Load, Source
+from paceline_operator.history import Absence, Distribution, Load, Source, own
 from paceline_operator.history.question import Question
 from paceline_operator.recall import ASK_SECONDS
 from paceline_operator.reconcile import ServingPass
@@ -29,10 +29,13 @@ class Asked:
         self.answer: Load | Absence = Load(Source.PROMETHEUS, BUSY, BUSY)
         self.ready = asyncio.Event()
         self.ready.set()
+        self.error: Exception | None = None
 
     async def load(self, asked: Question, now: datetime) -> Load | Absence:
         self.questions.append(asked)
         await self.ready.wait()
+        if self.error is not None:
+            raise self.error
         return self.answer
 
 
@@ -122,3 +125,57 @@ async def test_a_source_restarts_no_pod(world: World, prometheus: Asked) -> None
     world.apply(SOURCED)
     await world.serving.run(full=True)
     assert {kind for verb, kind in world.writes() if verb == "APPLY"} <= {naming.KIND_SERVING}
+
+
+async def test_a_question_that_fails_breaks_no_pass_and_is_asked_again(world: World, prometheus: Asked) -> None:
+    prometheus.error = RuntimeError("secret")
+    world.apply(SOURCED)
+    world.pod("demo-1", track="stable")
+    await world.serving.run(full=True)
+    await passes(world, 10)
+    told = world.status["history"]
+    assert (told["reason"], "RuntimeError" in told["message"], "secret" in told["message"]) == (
+        "HistoryError", True, False,
+    )  # fmt: skip
+    prometheus.error = None
+    await passes(world, ASK_SECONDS + 10)
+    assert world.status["history"]["p50Requests"] == 3
+
+
+async def test_a_question_given_up_breaks_no_pass(world: World, prometheus: Asked) -> None:
+    world.apply(SOURCED)
+    world.pod("demo-1", track="stable")
+    prometheus.ready.clear()
+    await world.serving.run(full=True)
+    (waiting,) = (task for task in asyncio.all_tasks() if "Asked.load" in repr(task.get_coro()))
+    waiting.cancel()
+    await asyncio.sleep(0)
+    await passes(world, 5)
+    assert world.status["history"]["reason"] == "HistoryError"
+
+
+async def test_another_question_gives_the_first_up(world: World, prometheus: Asked) -> None:
+    world.apply(SOURCED)
+    world.pod("demo-1", track="stable")
+    prometheus.ready.clear()
+    await world.serving.run(full=True)
+    await passes(world, 5)
+    (waiting,) = (task for task in asyncio.all_tasks() if "Asked.load" in repr(task.get_coro()))
+    world.apply(SPEC)
+    await world.serving.run(full=True)
+    await asyncio.sleep(0)
+    assert waiting.cancelled()
+
+
+async def test_whatever_history_fails_with_a_pass_goes_on_and_the_log_says_so_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(own, "load", fail)
+    world.pod("demo-1", track="stable")
+    await world.serving.run(full=True)
+    await passes(world, 130)
+    assert "history" not in world.status
+    assert sum("History failed: object=team/demo" in line for line in caplog.messages) == 1

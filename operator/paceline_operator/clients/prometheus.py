@@ -52,7 +52,7 @@ class PrometheusClient:
 
     def _ask(self, url: str, asked: Question, now: datetime) -> Load | Absence:
         import requests
-        from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
+        from prometheus_api_client import PrometheusConnect
         from urllib3.util.retry import Retry
 
         deadline = time.monotonic() + asked.timeout_seconds
@@ -84,15 +84,14 @@ class PrometheusClient:
                     server.custom_query_range(query, start, now, step, dict(limits))
                     for query in (asked.running, asked.demand)
                 ]
+            return load(asked, *answers, now.timestamp())
         except requests.Timeout:
             text = f"{_shown(url)} did not answer within {asked.timeout_seconds:g} s"
             return Absence(Reason.HISTORY_TIMEOUT, text)
         except requests.ConnectionError:
             return Absence(Reason.HISTORY_ERROR, f"{_shown(url)} cannot be connected to")
-        except (OSError, PrometheusApiClientException, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # deep JSON, an address that is none: whatever it is, history has its reason
             return Absence(Reason.HISTORY_ERROR, f"{_shown(url)}: {_brief(error)}")
-        running, demand = answers
-        return load(asked, running, demand, now.timestamp())
 
     def _headers(self, url: str) -> dict[str, str]:
         if self._token_file is None or urlsplit(url)[:2] != urlsplit(self._url)[:2]:
@@ -102,7 +101,10 @@ class PrometheusClient:
 
 def _shown(url: str) -> str:
     """Without a user and a password."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # an IPv6 address without its end, which the pattern of the field lets through
+        return "metrics.prometheus.url"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
