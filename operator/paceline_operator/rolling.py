@@ -61,7 +61,11 @@ def roll(
     name, uid, pods, children = serving.metadata.name, serving.metadata.uid, look.pods, look.children or {}
     mine = {key: child for key, child in children.items() if _owner(child) == uid}
     stored = revisions(children, name, uid)
+    memory = accepted.memory
     stable, canary = (_track(mine, pods, name, track) for track in (naming.TRACK_STABLE, naming.TRACK_CANARY))
+    live = _live(mine, name, naming.TRACK_STABLE)
+    if stable and live and stable.revision.rpartition("-")[0] != name:
+        stable = replace(stable, revision=_unnamed(live, stored, memory.revision))
     boot = boot_spec(serving.spec)
     plugged = serving.spec.engine.plugin.injection is not PluginInjection.NONE
     key_version = tokens.key_version if plugged else ""
@@ -72,9 +76,10 @@ def roll(
         if running and running.template == template and _shape(running.boot) == _shape(boot):
             wanted = running  # another spec, the same pods
         else:
-            wanted = revision.of(name, template, boot, key_version, next_number(stored))
-    if stable and running is None and stable.revision != wanted.name:
-        stable = None  # its revision was deleted: nothing is left to go back to
+            made = revision.of(name, template, boot, key_version, next_number(stored))
+            wanted = next((one for one in stored if one.name == made.name), made)  # data of a stored one cannot change
+    if stable and live and stable.revision and running is None and stable.revision != wanted.name:
+        running = revision.rebuilt(live, stable.revision)  # it was deleted: what runs is still there to be kept
     sought, job = wanted, pull_job.build(serving, wanted.template)
     held = job is not None and not is_pulled(children.get(key_of(job), {}))
     if running and held:
@@ -82,12 +87,14 @@ def roll(
     if running and serving.spec.engine.multi_node and leaderworkerset.KIND in look.absent:
         wanted = running  # what is asked for cannot be: pods stay as they are, and why is told of what is withheld
     fields = changes(running, boot, key_version) if running and running is not wanted else ()
-    memory = accepted.memory
+    own = is_own(fields, accepted.paths)
+    if fields and running and not running.is_whole and memory.target == wanted.name:
+        fields, own = tuple(memory.fields), memory.own  # what it was made from is lost: as found before that
     situation = Situation(
         replicas=serving.spec.replicas,
         rollout=serving.spec.rollout,
         wanted=wanted,
-        own=is_own(fields, accepted.paths),
+        own=own,
         proposal=name_of(memory.applied[-1]) if memory.applied else "",
         fields=fields,
         stable=stable,
@@ -100,7 +107,7 @@ def roll(
         now=now,
     )
     decision = decide(situation)
-    known = {one.name: one for one in (*stored, wanted)}
+    known = {one.name: one for one in (*stored, *([running] if running else []), wanted)}
     in_force = _in_force(serving, known[decision.stable.revision])
     if decision.after is None and stable and not stable.settled and in_force.spec.engine.multi_node:
         decision = replace(decision, after=UNWATCHED_SECONDS)
@@ -149,14 +156,15 @@ def _in_force(serving: SpeculativeServing, running: Revision) -> SpeculativeServ
     try:
         spec = with_boot(serving.spec, dict(running.boot))
         settings_of(spec)
-    except ValueError:  # written by another version, or a ladder that its engines cannot have: the spec's own word
-        return serving
+    except (ValueError, TypeError):  # of another version, or a ladder that its engines cannot have: the spec's own word
+        if running.is_whole:
+            return serving
+        spec = revision.shaped(serving.spec, running)
     return serving.model_copy(update={"spec": spec})
 
 
 def _track(children: Mapping[ChildKey, Object], pods: Sequence[Object], serving: str, track: str) -> Track | None:
-    found = (children[key] for key in workload.keys(serving, track) if key in children)
-    there = next((one for one in found if "deletionTimestamp" not in one["metadata"]), None)
+    there = _live(children, serving, track)
     if there is None:
         return None
     return Track(
@@ -167,6 +175,19 @@ def _track(children: Mapping[ChildKey, Object], pods: Sequence[Object], serving:
         renewed=is_renewed(there),
         unplaced_since=_unplaced(of_track(pods, track)),
     )
+
+
+def _live(children: Mapping[ChildKey, Object], serving: str, track: str) -> Object | None:
+    """The workload of a track."""
+    found = (children[key] for key in workload.keys(serving, track) if key in children)
+    return next((one for one in found if "deletionTimestamp" not in one["metadata"]), None)
+
+
+def _unnamed(live: Object, stored: Sequence[Revision], remembered: str) -> str:
+    """Revision of a workload whose annotation somebody took away: by the hash of its template, else as remembered."""
+    hashed = (live["metadata"].get("annotations") or {}).get(naming.ANNOTATION_TEMPLATE_HASH)
+    fitting = [one.name for one in stored if one.hash == hashed]
+    return remembered if remembered in fitting or not fitting else fitting[-1]
 
 
 def of_track(pods: Sequence[Object], track: str) -> list[Object]:

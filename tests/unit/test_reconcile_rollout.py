@@ -6,6 +6,7 @@ A controller of the test makes pods of Deployments, one step a pass. The operato
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,50 @@ async def test_a_revision_that_somebody_deleted_comes_back(stage: Stage) -> None
     stage.kube.drop("ControllerRevision", stage.revision())
     await stage.go()
     assert stage.writes() == [("APPLY", "ControllerRevision")]
+
+
+@pytest.mark.parametrize(
+    ("phase", "lost"),
+    [
+        ("RolledBack", "revision"),
+        ("Canary", "revision"),
+        ("Canary", "annotation"),
+        ("Canary", "both annotations"),
+        ("RolledBack", "garbage"),
+    ],
+)
+async def test_pods_keep_what_they_run_whatever_is_lost_of_where_it_came_from(
+    stage: Stage, phase: str, lost: str
+) -> None:
+    old, stage.bad = stage.revision(), True
+    before = copy.deepcopy(stage.kube.find("Deployment", "demo")["spec"]["template"])
+    stage.apply(AFTER)
+    await stage.until(phase)
+    if phase == "RolledBack":
+        await stage.go(3)
+    annotations = stage.kube.find("Deployment", "demo")["metadata"]["annotations"]
+    if lost == "revision":
+        stage.kube.drop("ControllerRevision", old)
+    elif lost == "garbage":
+        annotations[naming.ANNOTATION_REVISION] = "?"
+    else:
+        for name in list(annotations) if lost == "both annotations" else [naming.ANNOTATION_REVISION]:
+            del annotations[name]
+    await stage.serving.run(full=True)
+    assert stage.kube.find("Deployment", "demo")["spec"]["template"] == before
+    await stage.until("RolledBack")
+    await stage.go(3)
+    assert (stage.revision(), list(stage.deployments())) == (old, ["demo"])
+    assert stage.kube.find("Deployment", "demo")["spec"]["template"] == before
+    assert stage.condition("RolledBack") == ("True", "GoodputLost")
+    assert FIELD in stage.message("RolledBack")
+    stage.writes()
+    await stage.go(3)
+    assert stage.changed() == []
+    stage.apply(BEFORE)
+    await stage.go(3)
+    assert (stage.revision(), stage.status["rollout"]["phase"]) == (old, "Steady")
+    assert stage.kube.find("Deployment", "demo")["spec"]["template"] == before
 
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -79,6 +79,15 @@ def build(
     }
 
 
+def template_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The template that `build` made the pods of a leaderWorkerTemplate from."""
+    template = copy.deepcopy(dict(group["leaderTemplate"]))
+    engine, own = _engine_of(template), _arguments(int(group["size"]), "0")
+    if _items(engine, "args")[-len(own) :] == own:
+        engine["args"] = engine["args"][: -len(own)]
+    return template
+
+
 def _leader(template: Mapping[str, Any], nodes: int, labels: Mapping[str, str]) -> dict[str, Any]:
     leader: dict[str, Any] = merge(copy.deepcopy(dict(template)), {"metadata": {"labels": dict(labels)}})
     engine = _engine_of(leader)

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline_operator import naming
-from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.multinode import MultiNode
+from paceline_operator.api.serving import ServingSpec, SpeculativeServing
+from paceline_operator.resources import leaderworkerset
 from paceline_operator.resources.hashing import template_hash
 from paceline_operator.resources.inputs import Manifest
+from paceline_operator.resources.merge import merge
 from paceline_operator.resources.meta import child_metadata
 
 
@@ -31,6 +34,11 @@ class Revision:
     """Of the operator's key, whose Secret the template mounts; empty where it mounts none."""
     template: Mapping[str, Any]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the spec that it was rendered from is known; of a rebuilt one it is not."""
+        return "model" in self.boot
+
 
 def of(serving: str, template: Mapping[str, Any], boot: Mapping[str, Any], key_version: str, number: int) -> Revision:
     """A revision of what was just rendered, named after all that it holds."""
@@ -38,6 +46,25 @@ def of(serving: str, template: Mapping[str, Any], boot: Mapping[str, Any], key_v
     suffix = hashlib.sha256(content.encode()).hexdigest()[:10]
     hashed = template_hash(dict(template))
     return Revision(naming.child(serving, suffix), number, hashed, boot, key_version, template)
+
+
+def rebuilt(live: Mapping[str, Any], name: str) -> Revision:
+    """What a workload runs, where the stored revision called `name` is gone: of what it came from only the shape."""
+    annotations, spec = live["metadata"].get("annotations") or {}, live["spec"]
+    group = spec.get("leaderWorkerTemplate")
+    template = merge({}, leaderworkerset.template_of(group) if group else spec["template"])
+    boot: dict[str, Any] = {}
+    if group:
+        key = annotations.get(leaderworkerset.ANNOTATION_EXCLUSIVE)
+        boot = {"engine": {"multiNode": merge({}, {"nodes": group["size"], "exclusiveTopologyKey": key})}}
+    return Revision(name, 0, str(annotations.get(naming.ANNOTATION_TEMPLATE_HASH, "")), boot, "", template)
+
+
+def shaped(spec: ServingSpec, revision: Revision) -> ServingSpec:
+    """`spec` with as many nodes an engine as a rebuilt revision has: all that is known of what it came from."""
+    nodes = revision.boot.get("engine", {}).get("multiNode")
+    multi_node = MultiNode.model_validate(nodes) if nodes else None
+    return spec.model_copy(update={"engine": spec.engine.model_copy(update={"multi_node": multi_node})})
 
 
 def build(serving: SpeculativeServing, revision: Revision) -> Manifest:
