@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -10,8 +10,12 @@ from pydantic import ValidationError
 
 from paceline_operator import naming
 from paceline_operator.acceptance import judgement
+from paceline_operator.api import written
+from paceline_operator.api.base import ApiModel
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.engine import CudagraphMode
+from paceline_operator.api.experiment import SpeculationExperiment
+from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.runner import Runner, graphs_of, runner_of, without_schedule
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.preflight import legality, matrix
@@ -21,6 +25,11 @@ from paceline_operator.resources import Defaults, Tokens, pod
 from paceline_operator.resources.capture import capture_sizes, covered
 from paceline_operator.tuning.prior import boot_table, ladder_of
 
+MODELS: Mapping[str, type[ApiModel]] = {
+    naming.KIND_SERVING: SpeculativeServing,
+    naming.KIND_EXPERIMENT: SpeculationExperiment,
+    naming.KIND_PROFILE: SpeculationProfile,
+}
 FEW_GRAPHS = 0.65
 """Share of a k's steps below which it is worth saying that they miss full CUDA graphs; default ladders are above it."""
 _ANY = Defaults(engine_image="engine", cpu_engine_image="engine", plugin_image="plugin")
@@ -64,26 +73,34 @@ def examine(raw: Mapping[str, Any]) -> Examined:
     """Of one object of a kind of ours, whatever its shape."""
     kind, metadata = str(raw.get("kind")), raw.get("metadata")
     name = str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
-    if kind != naming.KIND_SERVING:
-        verdict = judgement(kind, raw)
-        level = Level.NOTE if verdict.status else Level.REFUSED
-        return Examined(kind, name, bool(verdict.status), (Remark(level, verdict.reason, verdict.message),))
+    document = {key: value for key, value in raw.items() if key != "status"}
     try:
-        serving = SpeculativeServing.model_validate({key: value for key, value in raw.items() if key != "status"})
+        parsed = MODELS[kind].model_validate(document)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
-        texts = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details]
-        refused = tuple(Remark(Level.REFUSED, Reason.INVALID_SPEC, text) for text in texts)
-        return Examined(kind, name, False, refused)
-    findings = legality.check(serving.spec)
-    remarks = [Remark(Level.REFUSED, one.rule or one.reason, one.message, one.source) for one in findings]
-    version = matrix.version_of(serving.spec.engine)
-    remarks += _limits(serving, version)
-    ladder: tuple[int, ...] = ()
-    if not findings:
-        ladder = ladder_of(serving.spec)
-        remarks += [*_graphs(serving, ladder), *_weaknesses(serving, ladder)]
-    return Examined(kind, name, not findings, tuple(remarks), version, runner_of(serving.spec).value, ladder)
+        return Examined(kind, name, False, _refused(f"{written.place(one['loc'])}: {one['msg']}" for one in details))
+    remarks = [*_refused(written.mistakes(document, parsed))]
+    if not isinstance(parsed, SpeculativeServing):
+        verdict = judgement(kind, raw)
+        level = Level.NOTE if verdict.status else Level.REFUSED
+        remarks.append(Remark(level, verdict.reason, verdict.message))
+        return Examined(kind, name, _accepted(remarks), tuple(remarks))
+    findings = legality.check(parsed.spec)
+    remarks += [Remark(Level.REFUSED, one.rule or one.reason, one.message, one.source) for one in findings]
+    version = matrix.version_of(parsed.spec.engine)
+    accepted, ladder = _accepted(remarks), ladder_of(parsed.spec) if not findings else ()
+    remarks += _limits(parsed, version)
+    if accepted:
+        remarks += [*_graphs(parsed, ladder), *_weaknesses(parsed, ladder)]
+    return Examined(kind, name, accepted, tuple(remarks), version, runner_of(parsed.spec).value, ladder)
+
+
+def _refused(texts: Iterable[str]) -> tuple[Remark, ...]:
+    return tuple(Remark(Level.REFUSED, Reason.INVALID_SPEC, text) for text in texts)
+
+
+def _accepted(remarks: Iterable[Remark]) -> bool:
+    return all(remark.level is not Level.REFUSED for remark in remarks)
 
 
 def _limits(serving: SpeculativeServing, version: str) -> Iterator[Remark]:

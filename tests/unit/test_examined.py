@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from paceline_operator.cli.app import app
 from paceline_operator.examined import Examined, Level, examine
+from tests.harness.objects import EXPERIMENT, PROFILE, thing
 from tests.servings import MINIMAL, serving
 
 RUNNER = CliRunner()
@@ -51,7 +52,13 @@ def test_a_refusal_names_rule_and_source_and_ends_with_1(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("kind: Pod", "no document of kind"), ("{", "not YAML"), ("", "no document of kind"), ("- a", "no mapping")],
+    [
+        ("kind: Pod", "no document of kind"),
+        ("kind: [Pod]", "no document of kind"),
+        ("{", "not YAML"),
+        ("", "no document of kind"),
+        ("- a", "no mapping"),
+    ],
 )
 def test_a_file_without_ours_is_a_mistake(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
@@ -68,6 +75,63 @@ def test_what_the_schema_refuses_is_said_field_by_field() -> None:
     texts = " ".join(remark.message for remark in found.remarks)
     assert "spec.model.source" in texts
     assert "spec.speculation.method" in texts
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"spec": {"foo": 1}}, "unknown field spec.foo"),
+        ({"spec": {"tunning": {}}}, "unknown field spec.tunning"),
+        ({"spec": {"speculation": {"method": "ngram", "maxToken": 3}}}, "unknown field spec.speculation.maxToken"),
+        ({"spec": {"replicas": "2"}}, "spec.replicas: '2' is a text"),
+        ({"metadata": {"name": "Bad_Name"}}, "metadata.name 'Bad_Name'"),
+        ({"metadata": {"name": "a" * 41}}, "at most 40 characters"),
+        ({"apiVersion": "paceline.dev/v1beta1"}, "'paceline.dev/v1beta1' is not paceline.dev/v1alpha1"),
+        ({"data": {}}, "unknown field data"),
+    ],
+)
+def test_what_an_api_server_refuses_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    file = tmp_path / "serving.yaml"
+    spec = {**MINIMAL["spec"], **changes.get("spec", {})}
+    file.write_text(yaml.safe_dump({**MINIMAL, **changes, "spec": spec}))
+    result = RUNNER.invoke(app, ["preflight", "-f", str(file)])
+    assert result.exit_code == 1
+    assert said in result.output
+
+
+def test_an_engine_over_several_nodes_leaves_less_room_for_its_name() -> None:
+    document = yaml.safe_load((EXAMPLES[0].parent / "multi-node.yaml").read_text())
+    for length, accepted in ((36, True), (37, False), (51, False)):
+        found = examine({**document, "metadata": {"name": "a" * length}})
+        assert found.accepted is accepted, found
+        assert accepted or "metadata.name" in found.remarks[0].message
+
+
+@pytest.mark.parametrize("kind", [EXPERIMENT, PROFILE])
+def test_other_kinds_are_held_to_the_same(kind: str) -> None:
+    good = thing(kind, {})
+    assert examine(good).accepted, examine(good)
+    spec = {**good["spec"], "foo": 1}
+    for changed in ({"apiVersion": "paceline.dev/v2"}, {"metadata": {"name": "Bad_Name"}}, {"spec": spec}):
+        found = examine({**good, **changed})
+        assert not found.accepted
+        assert found.remarks[0].level is Level.REFUSED
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    template: dict[str, Any] = {}
+    template["spec"] = template
+    found = examine({**MINIMAL, "spec": {**MINIMAL["spec"], "engine": {"podTemplate": template}}})
+    assert not found.accepted
+
+
+def test_how_far_k_can_follow_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "serving.yaml"
+    for method, said in (("ngram", "accepted, k among 5 3 2 1 0"), ("suffix", "accepted, k fixed at 5")):
+        spec = {**MINIMAL["spec"], "speculation": {"method": method, "maxTokens": 5}}
+        file.write_text(yaml.safe_dump({**MINIMAL, "spec": spec}))
+        assert said in RUNNER.invoke(app, ["preflight", "-f", str(file)]).output
+    assert RUNNER.invoke(app, ["preflight", "-f", str(file), "-o", "wide"]).exit_code == 2
 
 
 def test_why_k_stays_is_said_once() -> None:

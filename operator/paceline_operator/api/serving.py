@@ -21,6 +21,12 @@ from paceline_operator.api.tuning import Slo, Tuning
 
 MULTI_NODE_NAME_LENGTH = 36
 """`<name>-group-plain-<group>` names a StatefulSet, whose revision label (63) adds 11 to it."""
+MULTI_NODE_NAME_RULE = (
+    f"!has(self.spec.engine.multiNode) || self.metadata.name.size() <= {MULTI_NODE_NAME_LENGTH}",
+    f"with engine.multiNode the name must be at most {MULTI_NODE_NAME_LENGTH} characters: StatefulSets, "
+    "whose names must be shorter than others, are named after it",
+    "metadata.name",
+)
 
 
 class ServingSpec(ApiModel):
@@ -109,11 +115,6 @@ class SpeculativeServing(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=cel(
             NAME_RULE,
-            (
-                f"!has(self.spec.engine.multiNode) || self.metadata.name.size() <= {MULTI_NODE_NAME_LENGTH}",
-                f"with engine.multiNode the name must be at most {MULTI_NODE_NAME_LENGTH} characters: StatefulSets, "
-                "whose names must be shorter than others, are named after it",
-                "metadata.name",
-            ),
+            MULTI_NODE_NAME_RULE,
         )
     )

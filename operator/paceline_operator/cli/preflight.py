@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from paceline_operator import naming
-from paceline_operator.cli.cluster import Output
-from paceline_operator.examined import Examined, examine
+from paceline_operator.examined import MODELS, Examined, examine
 from paceline_operator.local.document import UserError, documents
 
-KINDS = (naming.KIND_SERVING, naming.KIND_EXPERIMENT, naming.KIND_PROFILE)
+KINDS = tuple(MODELS)
 USER_ERROR_STATUS = 2
+
+
+class Form(StrEnum):
+    """How it is told."""
+
+    TABLE = "table"
+    JSON = "json"
 
 
 def preflight(
     file: Annotated[Path, typer.Option("--file", "-f", help="Manifests; documents of other kinds are passed over.")],
-    output: Annotated[Output, typer.Option("--output", "-o", help="table or json.")] = Output.TABLE,
+    output: Annotated[Form, typer.Option("--output", "-o", help="For people, or for programs.")] = Form.TABLE,
 ) -> None:
     """Check manifests without a cluster; exit status 1 where one would be refused."""
     try:
@@ -29,7 +35,7 @@ def preflight(
     except UserError as error:
         typer.echo(f"paceline: {error}", err=True)
         raise typer.Exit(USER_ERROR_STATUS) from None
-    if output is Output.JSON:
+    if output is Form.JSON:
         typer.echo(json.dumps([_json(one) for one in found], indent=2))
     else:
         typer.echo("\n\n".join(_text(one) for one in found))
@@ -42,7 +48,8 @@ def _json(one: Examined) -> dict[str, Any]:
 
 def _text(one: Examined) -> str:
     of = f" (vLLM {one.version}, {one.runner} model runner)" if one.version else ""
-    ladder = f", k from {' '.join(map(str, one.ladder))}" if one.ladder else ""
+    ks = " ".join(map(str, one.ladder))
+    ladder = f", k {'fixed at' if len(one.ladder) == 1 else 'among'} {ks}" if ks else ""
     lines = [f"{one.kind} {one.name}{of}: {'accepted' if one.accepted else 'refused'}{ladder}"]
     for remark in one.remarks:
         source = f" ({remark.source})" if remark.source and remark.source not in remark.message else ""

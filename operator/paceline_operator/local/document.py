@@ -6,9 +6,7 @@ rules the second, and a field that no type knows is a mistake of the user, not o
 
 from __future__ import annotations
 
-import re
 import uuid
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -17,8 +15,9 @@ import yaml
 from pydantic import Field, ValidationError
 
 from paceline_operator import naming
-from paceline_operator.api.base import NAME_LENGTH, NAME_PATTERN, NAME_RULE, ApiModel
+from paceline_operator.api.base import ApiModel
 from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.written import misnamed, place, unread
 from paceline_operator.preflight import legality
 
 KIND_LOAD = "LocalLoad"
@@ -76,9 +75,8 @@ def read(path: Path) -> tuple[SpeculativeServing, LocalLoad | None]:
     if naming.KIND_SERVING not in found:
         raise UserError(f"{path}: no document of kind {naming.KIND_SERVING}")
     serving = _parse(SpeculativeServing, found[naming.KIND_SERVING], path)
-    name = serving.metadata.name
-    if len(name) > NAME_LENGTH or not re.fullmatch(NAME_PATTERN, name):
-        raise UserError(f"{path}: metadata.name {name[:64]!r}: {NAME_RULE[1]}")
+    for mistake in misnamed(serving):
+        raise UserError(f"{path}: {mistake}")
     findings = legality.check(serving.spec)
     if findings:
         raise UserError(f"{path}: " + "\n".join(finding.message for finding in findings))
@@ -115,39 +113,8 @@ def _parse(model: type[M], document: dict[str, Any], path: Path) -> M:
     try:
         parsed = model.model_validate(document)
     except ValidationError as error:
-        lines = [f"{_place(item['loc'])}: {item['msg']}" for item in error.errors(include_url=False)]
+        lines = [f"{place(item['loc'])}: {item['msg']}" for item in error.errors(include_url=False)]
         raise UserError(f"{path}: {document['kind']}: " + "\n".join(lines)) from None
-    # What was written but is not in what was understood is a field that nobody reads, or of another type.
-    try:
-        mistakes = list(_misread(document, parsed.model_dump(mode="json", by_alias=True, exclude_unset=True), ()))
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: {document['kind']}: a value contains itself (`&` and `*`)") from None
-    if mistakes:
+    if mistakes := unread(document, parsed):
         raise UserError(f"{path}: {document['kind']}: " + "\n".join(mistakes))
     return parsed
-
-
-def _misread(written: Any, understood: Any, place: tuple[str | int, ...]) -> Iterator[str]:
-    if place == ("metadata",):
-        return
-    if isinstance(written, dict) and isinstance(understood, dict):
-        for key, value in written.items():
-            if key in understood:
-                yield from _misread(value, understood[key], (*place, key))
-            else:
-                yield f"unknown field {_place((*place, key))}"
-    elif isinstance(written, list) and isinstance(understood, list):
-        for number, pair in enumerate(zip(written, understood, strict=False)):
-            yield from _misread(*pair, (*place, number))
-    elif (wanted := _json_type(understood)) and (found := _json_type(written)) and found != wanted:
-        yield f"{_place(place)}: {written!r} is {found}, and must be {wanted}"
-
-
-def _json_type(value: Any) -> str:
-    """As an API server tells them apart. Empty for null and for what YAML has beyond JSON."""
-    kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
-    return kinds.get(type(value), "")
-
-
-def _place(location: tuple[str | int, ...]) -> str:
-    return ".".join(map(str, location)) or "document"

@@ -1,0 +1,66 @@
+"""What an API server refuses of a manifest beyond its types: version, name, fields that nobody reads, loose types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from paceline_operator import naming
+from paceline_operator.api.base import NAME_LENGTH, NAME_PATTERN, NAME_RULE, ApiModel
+from paceline_operator.api.serving import MULTI_NODE_NAME_LENGTH, MULTI_NODE_NAME_RULE, SpeculativeServing
+
+
+def mistakes(document: Mapping[str, Any], parsed: ApiModel) -> Iterator[str]:
+    """Of one object of a kind of ours, and what it was parsed to: each mistake with its place."""
+    version = document.get("apiVersion")
+    if version != naming.API_VERSION:
+        yield f"apiVersion: {version!r} is not {naming.API_VERSION}"
+    yield from misnamed(parsed)
+    yield from unread(document, parsed)
+
+
+def misnamed(parsed: ApiModel) -> Iterator[str]:
+    """What is wrong with its name."""
+    name = getattr(getattr(parsed, "metadata", None), "name", "")
+    if len(name) > NAME_LENGTH or not re.fullmatch(NAME_PATTERN, name):
+        yield f"metadata.name {name[:64]!r}: {NAME_RULE[1]}"
+    elif (
+        isinstance(parsed, SpeculativeServing) and parsed.spec.engine.multi_node and len(name) > MULTI_NODE_NAME_LENGTH
+    ):
+        yield f"metadata.name {name!r}: {MULTI_NODE_NAME_RULE[1]}"
+
+
+def unread(document: Mapping[str, Any], parsed: ApiModel) -> list[str]:
+    """What was written but is not in what was understood: a field that nobody reads, or of another type."""
+    try:
+        return list(_misread(document, parsed.model_dump(mode="json", by_alias=True, exclude_unset=True), ()))
+    except (ValueError, RecursionError):
+        return ["a value contains itself (`&` and `*`)"]
+
+
+def place(location: tuple[str | int, ...]) -> str:
+    """`spec.phases.0.text`."""
+    return ".".join(map(str, location)) or "document"
+
+
+def _misread(written: Any, understood: Any, at: tuple[str | int, ...]) -> Iterator[str]:
+    if at == ("metadata",):
+        return
+    if isinstance(written, Mapping) and isinstance(understood, dict):
+        for key, value in written.items():
+            if key in understood:
+                yield from _misread(value, understood[key], (*at, key))
+            else:
+                yield f"unknown field {place((*at, key))}"
+    elif isinstance(written, list) and isinstance(understood, list):
+        for number, pair in enumerate(zip(written, understood, strict=False)):
+            yield from _misread(*pair, (*at, number))
+    elif (wanted := _json_type(understood)) and (found := _json_type(written)) and found != wanted:
+        yield f"{place(at)}: {written!r} is {found}, and must be {wanted}"
+
+
+def _json_type(value: Any) -> str:
+    """As an API server tells them apart. Empty for null and for what YAML has beyond JSON."""
+    kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
+    return kinds.get(type(value), "")
