@@ -35,6 +35,8 @@ class Repository:
     """Bytes after which each answer breaks off."""
     refusals: list[int] = field(default_factory=list)
     """HTTP codes with which the next answers to resolve fail."""
+    listing: bytes | None = None
+    """What is sent in place of the listing."""
     ranges: bool = True
     seconds_a_megabyte: float = 0.0
 
@@ -99,6 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(401, "GatedRepo")
         if revision not in ("main", repository.commit):
             return self._refuse(404, "RevisionNotFound")
+        if repository.listing is not None:
+            return self._answer(repository.listing)
         entries = [_entry(path, content, path in repository.lfs) for path, content in repository.files.items()]
         self._answer(json.dumps({"id": "owner/name", "sha": repository.commit, "siblings": entries}).encode())
         return None

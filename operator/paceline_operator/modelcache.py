@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from paceline_engine.pull.report import Artefact, Phase, Report
+from paceline_engine.pull.report import Artefact, Failure, Phase, Report
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status_cache import ArtefactStatus, CachePhase, ModelCacheStatus
@@ -89,8 +89,8 @@ def _row(
         revision=newest.revision,
         bytes=newest.bytes or None,
     )
-    if newest.phase is Phase.FAILED and newest.reason:
-        return _failed(row, Reason(newest.reason.value), newest.message)
+    if newest.phase is Phase.FAILED:
+        return _failed(row, Reason(newest.reason or Failure.DOWNLOAD_FAILED), newest.message)
     if newest.phase is Phase.DOWNLOADING and newest.bytes:
         percent = min(newest.done * 100 // newest.bytes, 100) // PROGRESS_STEP * PROGRESS_STEP
         return row.model_copy(update={"progress_percent": percent})

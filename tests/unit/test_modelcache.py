@@ -126,3 +126,26 @@ def test_whatever_a_container_leaves_behind(text: str, code: int) -> None:
     found = view([pod(ended(text, code=code))])
     assert found.verdict.reason in (Reason.DOWNLOAD_PENDING, Reason.DOWNLOAD_FAILED)
     assert (found.verdict.reason is Reason.DOWNLOAD_FAILED) == (code != 0)
+
+
+NUMBERS = st.integers(-(10**30), 10**30) | st.floats()
+
+
+@given(
+    phase=st.sampled_from(list(Phase)),
+    reason=st.none() | st.sampled_from(list(Failure)),
+    size=st.none() | NUMBERS,
+    done=NUMBERS,
+    message=st.text(max_size=2000),
+)
+@example(phase=Phase.FAILED, reason=None, size=None, done=0, message="")
+@example(phase=Phase.DOWNLOADING, reason=None, size=10**400, done=0, message="")
+def test_whatever_a_puller_says_is_told_or_not_believed(
+    phase: Phase, reason: Failure | None, size: float | None, done: float, message: str
+) -> None:
+    said = {"name": "model", "source": "hf://owner/target", "phase": phase, "reason": reason, "message": message}
+    found = view([pod(ended(json.dumps({"artefacts": [{**said, "bytes": size, "done": done}]}), code=1))])
+    (row,) = found.status.artefacts
+    assert (row.phase == "Failed") == bool(row.reason)
+    assert row.bytes is None or 0 <= row.bytes < 2**63
+    assert row.progress_percent is None or 0 <= row.progress_percent <= 100

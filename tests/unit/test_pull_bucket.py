@@ -91,6 +91,12 @@ def test_a_bucket_s_objects_come_by_signed_addresses(client: Client, tmp_path: P
     assert store.find(tmp_path, SOURCE, None) == held
 
 
+def test_the_manifest_of_a_copied_snapshot_is_not_taken(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [file.path for file in bucket.listing(SOURCE).files]
+    monkeypatch.setitem(FILES, store.MANIFEST, b"{}")
+    assert [file.path for file in bucket.listing(SOURCE).files] == listed == list(FILES)[:2]
+
+
 def test_the_revision_is_that_of_the_listing(client: Client) -> None:
     first = bucket.listing(SOURCE).revision
     assert first == bucket.listing(SOURCE).revision

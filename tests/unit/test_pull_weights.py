@@ -18,11 +18,14 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline_engine.pull import __main__ as command
 from paceline_engine.pull import fetch, store
+from paceline_engine.pull.hub import listing as hub_listing
 from paceline_engine.pull.layout import folder, weights
-from paceline_engine.pull.report import EXIT_STATUS, Failure, Report
+from paceline_engine.pull.report import EXIT_STATUS, Artefact, Failure, PullError, Report
 from tests.fakehub import Hub, Repository
 
 SOURCE = "hf://owner/target"
@@ -215,6 +218,76 @@ def test_a_listing_cannot_write_outside(puller: Puller, hub: Hub) -> None:
     assert not list(puller.root.parent.rglob("escaped"))
 
 
+@pytest.mark.parametrize(
+    ("listing", "says"),
+    [
+        (b'{"sha":"abc","siblings":[{"rfilename":"a\\ud800","size":5}]}', "not a name to write"),
+        (b'{"sha":"abc","siblings":[{"rfilename":"a","size":5},{"rfilename":"./a","size":5}]}', "not a name to write"),
+        (b'{"sha":"abc","siblings":[{"rfilename":"a","size":Infinity}]}', "OverflowError"),
+        (b'{"sha":"abc","siblings":[{"rfilename":"a","size":-5}]}', "sizes that cannot be"),
+        (b'{"sha":"abc","siblings":[{"rfilename":"a","size":%s}]}' % (b"9" * 400), "sizes that cannot be"),
+        (b'{"sha":"abc","siblings":[{"rfilename":"a","size":5,"lfs":"x"}]}', "AttributeError"),
+        (b'{"sha":"%s","siblings":[{"rfilename":"a","size":5}]}' % (b"a" * 200), "which is no commit"),
+        (b'{"sha":"\xc3\xa9\xc3\xa9","siblings":[{"rfilename":"a","size":5}]}', "which is no commit"),
+        (b'{"sha":"\\ud800","siblings":[{"rfilename":"a","size":5}]}', "which is no commit"),
+        (b"[" * 200_000, "recursion"),
+    ],
+)
+def test_whatever_a_hub_lists_the_reason_is_told(puller: Puller, hub: Hub, listing: bytes, says: str) -> None:
+    hub.repositories["owner/target"] = Repository({}, listing=listing)
+    status, report = puller.run()
+    (told,) = report.artefacts
+    assert (status, told.phase, told.reason) == (10, "Failed", "DownloadFailed")
+    assert says in told.message
+
+
+LISTED = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["sha", "siblings", "rfilename", "size", "lfs", "sha256", "blobId"]), inner)
+    ),
+    max_leaves=12,
+)
+FILE = st.fixed_dictionaries({"rfilename": LISTED, "size": LISTED}, optional={"lfs": LISTED, "blobId": LISTED})
+
+
+@given(LISTED | st.fixed_dictionaries({"sha": LISTED | st.just("c" * 40), "siblings": st.lists(FILE, max_size=3)}))
+def test_a_listing_is_of_files_that_can_be_or_refused(found: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline_engine.pull.hub._json", lambda *_: found)
+        try:
+            listed = hub_listing("owner/target", "main", {})
+        except PullError:
+            return
+    total = sum(file.size for file in listed.files)
+    Artefact(name="model", source=SOURCE, revision=listed.revision, bytes=total)
+    for file in listed.files:
+        assert (Path("/claim") / file.path).is_relative_to("/claim")
+        assert ".." not in Path(file.path).parts
+        assert file.request()[0].isascii()
+
+
+def test_what_nobody_foresaw_is_told_too(puller: Puller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError("\udc80" + "x" * 5000)
+
+    monkeypatch.setattr(store, "pull", broken)
+    status, report = puller.run()
+    assert (status, report.artefacts[0].reason) == (10, "DownloadFailed")
+    assert f"{SOURCE}: LookupError: \\udc80xxx" in report.artefacts[0].message
+
+
+def test_names_that_are_ours_elsewhere_do_no_harm(puller: Puller, hub: Hub) -> None:
+    files = {"a": b"1" * 70_000, "a.part": b"2" * 70_000, store.MANIFEST: b"of a snapshot", "deep/.paceline.json": b"3"}
+    hub.repositories["owner/target"] = Repository(files)
+    for _ in range(2):
+        status, report = puller.run()
+        assert (status, report.artefacts[0].bytes) == (0, 140_001)
+    snapshot = (puller.root / weights(SOURCE, None)).resolve()
+    assert {path for path in files if (snapshot / path).read_bytes() == files[path]} == set(files) - {store.MANIFEST}
+
+
 def test_files_that_went_are_brought_again_and_only_they(puller: Puller, hub: Hub) -> None:
     puller.run()
     snapshot = (puller.root / weights(SOURCE, None)).resolve()
@@ -266,7 +339,7 @@ def test_killed_in_the_middle_and_resumed(hub: Hub, tmp_path: Path) -> None:
     hub.repositories["owner/target"].seconds_a_megabyte = 0.3
     claim = tmp_path / "claim"
     process = subprocess.Popen(_command(claim), env=_environment(hub), stderr=subprocess.DEVNULL)
-    part = claim / folder(SOURCE) / "partial" / ("c" * 40) / "model.safetensors.part"
+    part = claim / folder(SOURCE) / "partial" / ("c" * 40) / f"model.safetensors{fetch.PART}"
     _until(lambda: part.exists() and part.stat().st_size >= 2**20)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -93,9 +93,16 @@ def bring(work: Work, root: Path, owner: str, environment: Mapping[str, str]) ->
         work.told = work.told.model_copy(update=ready)
         log.info("Ready: artefact=%s revision=%s bytes=%d path=%s", work.name, held.revision, held.bytes, held.path)
     except PullError as error:
-        message = str(error)[:1000]
-        work.told = work.told.model_copy(update={"phase": Phase.FAILED, "reason": error.reason, "message": message})
-        log.error("Failed: artefact=%s reason=%s message=%s", work.name, error.reason, message)
+        _failed(work, error.reason, str(error))
+    except Exception as error:  # whatever a hub or a bucket sends, why there are no weights is told
+        log.exception("Unforeseen: artefact=%s", work.name)
+        _failed(work, Failure.DOWNLOAD_FAILED, f"{work.source}: {type(error).__name__}: {error}")
+
+
+def _failed(work: Work, reason: Failure, text: str) -> None:
+    message = text.encode(errors="backslashreplace").decode()[:1000]
+    work.told = work.told.model_copy(update={"phase": Phase.FAILED, "reason": reason, "message": message})
+    log.error("Failed: artefact=%s reason=%s message=%s", work.name, reason, message)
 
 
 def _looked_at(work: Work) -> store.Held:

@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline_engine.pull.fetch import File
 from paceline_engine.pull.hub import Listing
+from paceline_engine.pull.layout import MANIFEST
 from paceline_engine.pull.report import Failure, PullError
 
 SIGNED_SECONDS = 3600
@@ -32,7 +33,9 @@ def listing(source: str) -> Listing:
         # By itself it signs addresses in the old way where no region speaks against it, which few buckets take.
         client = boto3.client("s3", config=Config(signature_version="s3v4"))
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        objects = [entry for page in pages for entry in page.get("Contents", []) if not entry["Key"].endswith("/")]
+        objects = [
+            entry for page in pages for entry in page.get("Contents", []) if not _is_passed_over(entry["Key"], prefix)
+        ]
         files = tuple(_file(client, bucket, prefix, entry) for entry in sorted(objects, key=lambda one: one["Key"]))
     except ClientError as error:
         raise _refusal(error, source) from None
@@ -43,6 +46,10 @@ def listing(source: str) -> Listing:
         raise PullError(Failure.MODEL_NOT_FOUND, f"{source}: the bucket has nothing under {prefix}")
     told = repr([(entry["Key"], entry["Size"], entry.get("ETag")) for entry in objects])
     return Listing(hashlib.sha256(told.encode()).hexdigest()[:40], files)
+
+
+def _is_passed_over(key: str, prefix: str) -> bool:
+    return key.endswith("/") or key == f"{prefix}{MANIFEST}"
 
 
 def _file(client: Any, bucket: str, prefix: str, entry: Mapping[str, Any]) -> File:

@@ -33,7 +33,8 @@ TIMEOUT_SECONDS = 60.0
 PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Before another attempt at a file; what has arrived stays. An attempt that brought something begins anew with them."""
 TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
-PART = ".part"
+PART = ".paceline-part"
+"""No name that a source has: there, `a` and `a.part` are two files."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,11 @@ class File:
     """URL and headers."""
 
     def __post_init__(self) -> None:
-        parts = PurePosixPath(self.path).parts
-        if not parts or ".." in parts or parts[0] == "/" or "\0" in self.path:
+        plain = PurePosixPath(self.path)
+        if not plain.parts or ".." in plain.parts or plain.is_absolute() or "\0" in self.path:
             raise PullError(Failure.DOWNLOAD_FAILED, f"the listing has a file {self.path!r}, outside of its folder")
+        if str(plain) != self.path or self.path.encode(errors="ignore").decode() != self.path:
+            raise PullError(Failure.DOWNLOAD_FAILED, f"the listing has a file {self.path!r}: not a name to write")
 
 
 class Progress:

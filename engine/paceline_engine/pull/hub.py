@@ -11,6 +11,7 @@ from __future__ import annotations
 import fnmatch
 import http.client
 import json
+import re
 import ssl
 import time
 import urllib.error
@@ -20,12 +21,26 @@ from typing import Any
 from urllib.parse import quote
 
 from paceline_engine.pull.fetch import PAUSES, TRANSIENT, File, open_url, refusal
-from paceline_engine.pull.report import Failure, PullError
+from paceline_engine.pull.layout import MANIFEST
+from paceline_engine.pull.report import MAX_BYTES, MAX_REVISION, Failure, PullError
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
+COMMIT = re.compile(rf"[0-9A-Za-z]{{1,{MAX_REVISION}}}")
 LISTING_BYTES = 64 * 1024 * 1024
 OTHER_FORMATS = ("*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "*.ot", "*.tflite", "*.mlmodel")
-NEVER = ("original/*", ".git*", "*.png", "*.jpg", "*.gif", "*.mp4", "*.onnx_data", "onnx/*", "openvino/*", "coreml/*")
+NEVER = (
+    MANIFEST,
+    "original/*",
+    ".git*",
+    "*.png",
+    "*.jpg",
+    "*.gif",
+    "*.mp4",
+    "*.onnx_data",
+    "onnx/*",
+    "openvino/*",
+    "coreml/*",
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +49,13 @@ class Listing:
 
     revision: str
     files: tuple[File, ...]
+
+    def __post_init__(self) -> None:
+        if not COMMIT.fullmatch(self.revision):
+            text = f"the listing is of {self.revision[:MAX_REVISION]!r}, which is no commit"
+            raise PullError(Failure.DOWNLOAD_FAILED, text)
+        if any(file.size < 0 for file in self.files) or sum(file.size for file in self.files) > MAX_BYTES:
+            raise PullError(Failure.DOWNLOAD_FAILED, "the listing has files of sizes that cannot be")
 
 
 def wanted(paths: Collection[str]) -> list[str]:
@@ -67,10 +89,10 @@ def listing(
             )
             for path in wanted(sizes)
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         text = f"{endpoint} does not answer like a hub: {type(error).__name__} {error} in its listing of {repository}"
         raise PullError(Failure.DOWNLOAD_FAILED, text) from None
-    if not commit.isalnum() or not files:
+    if not files:
         raise PullError(Failure.MODEL_NOT_FOUND, f"{repository}@{revision} has no files of a model")
     return Listing(commit, files)
 
@@ -92,7 +114,7 @@ def _json(url: str, headers: Mapping[str, str], what: str, sleep: Callable[[floa
             if error.code not in TRANSIENT:
                 raise refusal(error, what) from None
             problem = f"HTTP {error.code}"
-        except (http.client.HTTPException, OSError, ssl.SSLError, ValueError) as error:
+        except (http.client.HTTPException, OSError, ssl.SSLError, ValueError, RecursionError) as error:
             problem = str(error) or type(error).__name__
         if pause is not None:
             sleep(pause)

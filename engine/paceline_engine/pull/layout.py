@@ -16,6 +16,8 @@ DOWNLOADED = ("hf", "s3")
 """Schemes of sources that are copied onto the volume."""
 DEFAULT_REVISION = {"hf": "main", "s3": "latest"}
 COMPILED = "compiled"
+MANIFEST = ".paceline.json"
+"""In a snapshot: what it consists of. A file of that name in a source, e.g. in a copy of a snapshot, is not taken."""
 
 
 def folder(source: str) -> PurePosixPath:

@@ -13,6 +13,10 @@ PATH = "/pull"
 """Of the report on the control port."""
 TERMINATION_BYTES = 4096
 """All that the kubelet keeps of a termination message."""
+MAX_REVISION = 128
+"""Characters."""
+MAX_BYTES = 2**53
+"""Of one set of weights: more is no volume, and no number that every reader of JSON keeps."""
 
 
 class Phase(StrEnum):
@@ -58,12 +62,12 @@ class Artefact(Wire):
 
     name: Annotated[str, Field(max_length=16)]
     source: Annotated[str, Field(max_length=512)]
-    asked: Annotated[str, Field(max_length=128)] = ""
+    asked: Annotated[str, Field(max_length=MAX_REVISION)] = ""
     """Revision as it was asked for; empty: the default."""
     phase: Phase = Phase.PENDING
-    revision: Annotated[str, Field(max_length=128)] = ""
-    bytes: Count | None = None
-    done: Count = 0
+    revision: Annotated[str, Field(max_length=MAX_REVISION)] = ""
+    bytes: Annotated[Count, Field(le=MAX_BYTES)] | None = None
+    done: Annotated[Count, Field(le=MAX_BYTES)] = 0
     """Bytes that are on the volume."""
     reason: Failure | None = None
     message: Annotated[str, Field(max_length=1024)] = ""

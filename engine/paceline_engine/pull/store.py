@@ -13,11 +13,10 @@ from pathlib import Path
 
 from paceline_engine.pull.fetch import PART, Progress, fetch_all, sync_folder
 from paceline_engine.pull.hub import Listing
-from paceline_engine.pull.layout import folder, weights
+from paceline_engine.pull.layout import MANIFEST, folder, weights
 from paceline_engine.pull.lock import Lock
 from paceline_engine.pull.report import Failure, PullError
 
-MANIFEST = ".paceline.json"
 RESERVE_BYTES = 64 * 1024 * 1024
 """Left free beside what is downloaded."""
 
@@ -112,7 +111,7 @@ def _publish(partial: Path, snapshot: Path, source: str, files: Listing) -> None
     wanted = {file.path for file in files.files}
     for path in partial.rglob("*"):
         if path.is_file() and str(path.relative_to(partial)) not in wanted:
-            path.unlink()  # of an earlier attempt, e.g. a *.part
+            path.unlink()  # of an earlier attempt, e.g. a part
     sizes = {file.path: file.size for file in files.files}
     manifest = partial / MANIFEST
     with manifest.open("w") as out:
