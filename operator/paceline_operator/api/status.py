@@ -187,8 +187,8 @@ class ServingStatus(ApiModel):
     )
     ratio_to_no_drafter_permille: int | None = Field(
         default=None,
-        description="Goodput in force over that of an engine without a drafter, x1000. Absent: unknown, as without a "
-        "hold-out pod, an experiment or a profile.",
+        description="Goodput in force over that of an engine without a drafter, x1000. Absent: unknown, as without "
+        "plain pods (routing.plain).",
     )
     verification: VerificationStatus | None = Field(default=None, description="How drafts are verified.")
     scaling: ScalingStatus | None = Field(default=None, description="Replicas, where something scales them.")

@@ -64,7 +64,7 @@ def _without_drafter(known: Known) -> Iterator[Proposal]:
         text = (
             "restart without a drafter: k was 0 for nearly all decode time of the last hours, and k=0 still pays a "
             "draft pass and holds the drafter's memory; what a restart gives is not measured (ratioToNoDrafter is "
-            "unknown without a hold-out replica, an experiment or a profile)"
+            "unknown without plain pods, routing.plain)"
         )
         yield from known.proposal(off, Reason.NO_DRAFTER, None, text)
 

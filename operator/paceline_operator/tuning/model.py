@@ -232,7 +232,7 @@ class Step:
     k_by_engine: Mapping[str, int] = field(default_factory=dict)
     """Engine name -> k its own table gives at the present (or, idle, the last) load."""
     ratio_to_no_drafter: Interval | None = None
-    """Goodput in force over that of an engine without a drafter; None = no hold-out replica, experiment or profile."""
+    """Goodput in force over that of an engine without a drafter; None = no plain pods."""
     verification: Verification | None = None
     """How drafts are verified; None where no engine booted with AV, or not all did."""
     verifications: tuple[VerificationView, ...] = ()
