@@ -25,7 +25,7 @@ def raw_of(serving: SpeculativeServing) -> Object:
 def roll(serving: SpeculativeServing, look: Observation = NOTHING) -> rolling.Rolled:
     """The rollout part of a pass that remembers nothing."""
     accepted = accept(serving.spec, ServingStatus().rollout, (), NOW)
-    return rolling.roll(serving, raw_of(serving), look, accepted, UNKNOWN, DEFAULTS, TOKENS, NOW)
+    return rolling.roll(serving, raw_of(serving), look, accepted, UNKNOWN, 0.0, DEFAULTS, TOKENS, NOW)
 
 
 def children(serving: SpeculativeServing) -> list[Object]:

@@ -32,8 +32,10 @@ async def decided(
     serving = serving.model_copy(update={"spec": accepted.spec})
     canaries = rolling.names(rolling.of_track(look.pods, naming.TRACK_CANARY))
     found = judge(serving.spec.rollout.canary, *memory.watch.sides(canaries))
-    judgement = found if memory.watch.revision and memory.watch.revision == rollout.target else UNKNOWN
-    rolled = rolling.roll(serving, raw, look, accepted, judgement, hands.defaults, key, now)
+    is_watched = bool(memory.watch.revision) and memory.watch.revision == rollout.target
+    watched = hands.clock.monotonic() - memory.watch.since if is_watched else 0.0
+    judgement = found if is_watched else UNKNOWN
+    rolled = rolling.roll(serving, raw, look, accepted, judgement, watched, hands.defaults, key, now)
     extra = extras.gather(extras.Asked(serving, rolled, raw, look, draft.previous, hands.defaults, key))
     wanted = [*resources.around(serving, hands.defaults), *extra.manifests, *rolled.manifests]
     there = await observe.namesakes(hands.kube, draft.namespace, look, list(map(key_of, wanted)))

@@ -56,9 +56,11 @@ async def hold(
         pages = await observe.pages(client, serving)
         names = rolling.names(compared)
         sides = [engine for engine in engines if engine.name in names]
-        memory.watch = evidence.seen(memory.watch, revision, sides, pages, canaries)
+        memory.watch = evidence.seen(memory.watch, revision, sides, pages, canaries, now)
         if contract:
             memory.watch = await _asked(client, memory.watch, *contract, serving, canaries)
+    elif memory.watch.revision:
+        memory.watch = replace(memory.watch, since=now)  # it is to be ready all the time that it is watched
     policy, late = carried_over(engines, canaries)
     if policy and late:
         await act.push(client, policy, [target for target in targets if target.pod in late])

@@ -38,6 +38,7 @@ def situation(**changes: Any) -> Situation:
         canary=None,
         pod=None,
         judgement=UNKNOWN,
+        watched_seconds=0.0,
         memory=RolloutStatus(phase=Phase.STEADY, revision=OLD.name),
         retry="",
         startup_seconds=1800.0,
@@ -55,6 +56,7 @@ def watching(pod: CanaryPod | None = None, *, in_place: bool = False, **changes:
         "stable": settled,
         "canary": Track(NEW.name, 1, 0, settled=False, renewed=False),
         "memory": memory,
+        "watched_seconds": (NOW - pod.ready_since).total_seconds() if pod and pod.ready_since else 0.0,
     }
     return situation(pod=pod, **(found | changes))
 

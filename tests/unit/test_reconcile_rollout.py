@@ -323,6 +323,17 @@ async def test_pods_keep_what_they_run_whatever_is_lost_of_where_it_came_from(
     assert stage.kube.find("Deployment", "demo")["spec"]["template"] == before
 
 
+async def test_a_deadline_is_not_over_at_the_first_look_of_a_process(stage: Stage) -> None:
+    stage.apply(AFTER)
+    await stage.until("Canary")
+    await stage.go(3, seconds=0.0)
+    for pod in stage.pods(naming.TRACK_CANARY):
+        pod["status"]["conditions"][0]["lastTransitionTime"] = "2001-01-01T00:00:00Z"
+    stage.restart()
+    await stage.go(3, seconds=4.0)
+    assert stage.status["rollout"]["phase"] == "Canary"
+
+
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kills=st.sets(st.integers(0, 30)),

@@ -43,6 +43,7 @@ class Cluster:
             fields=() if there == wanted.name else (FIELD,),
             pod=pod if s.canary else None,
             judgement=judgement if s.canary else UNKNOWN,
+            watched_seconds=(at - pod.ready_since).total_seconds() if s.canary and pod and pod.ready_since else 0.0,
         )
         decision = decide(s)
         moved = s.stable is not None and decision.stable.revision != s.stable.revision

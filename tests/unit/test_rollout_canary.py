@@ -187,29 +187,31 @@ async def engine(name: str, *cells: CostCell, boot: str = "boot", reset: bool = 
 
 async def test_only_what_both_did_since_they_are_watched_counts() -> None:
     old = [await engine("a", cell(4, 50, 999), reset=True), await engine("b", cell(4, 50, 999), reset=True)]
-    watch = seen(Watch(), "new", old, {"a": page(), "b": page()}, ["b"])
+    watch = seen(Watch(), "new", old, {"a": page(), "b": page()}, ["b"], 0.0)
     assert watch.sides(["b"])[0].windows == {}
     later = [
         await engine("a", cell(4, 10, 40), cell(4, 9, 1, probe=True)),
         await engine("b", cell(4, LEAST_STEPS - 1, 9), cell(8, 20, 100)),
     ]
     pages: Mapping[str, Page] = {"a": page(requests=260, failed=3), "b": page(requests=230)}
-    watch = seen(watch, "new", later, pages, ["b"])
+    watch = seen(watch, "new", later, pages, ["b"], 0.0)
     stable, canary = watch.sides(["b"])
     assert stable.windows == {KIND: (Window(400.0, 10),)}
     assert canary.windows == {Kind(8, 0, 0): (Window(500.0, 20),)}
     assert (stable.requests.answered, stable.requests.failed, canary.requests.answered) == (60.0, 3.0, 30.0)
     few = [await engine("b", cell(4, 1, 3))]
-    assert seen(watch, "new", few, {}, ["b"]).canary[KIND] == (Window(150.0, LEAST_STEPS),), "with those of before"
-    assert seen(watch, "other", later, pages, ["b"]).sides(["b"])[1].windows == {}, "another canary"
+    assert seen(watch, "new", few, {}, ["b"], 0.0).canary[KIND] == (Window(150.0, LEAST_STEPS),), "with those of before"
+    assert seen(watch, "other", later, pages, ["b"], 0.0).sides(["b"])[1].windows == {}, "another canary"
 
 
 async def test_an_engine_that_started_anew_and_a_pod_that_is_gone_are_counted_from_there() -> None:
-    watch = seen(Watch(), "new", [await engine("a", reset=True)], {"a": page()}, [])
-    watch = seen(watch, "new", [await engine("a", cell(4, 10, 40), boot="2", reset=True)], {"a": page(requests=3)}, [])
+    watch = seen(Watch(), "new", [await engine("a", reset=True)], {"a": page()}, [], 0.0)
+    watch = seen(
+        watch, "new", [await engine("a", cell(4, 10, 40), boot="2", reset=True)], {"a": page(requests=3)}, [], 0.0
+    )
     assert watch.sides([])[0] == Side({}, Page())
     for _ in range(KEPT_WINDOWS + 9):
-        watch = seen(watch, "new", [await engine("a", cell(4, 10, 40), boot="2")], {}, [])
+        watch = seen(watch, "new", [await engine("a", cell(4, 10, 40), boot="2")], {}, [], 0.0)
     assert len(watch.sides([])[0].windows[KIND]) == KEPT_WINDOWS
     assert watch.last == {}
 

@@ -36,7 +36,7 @@ MAX_FAILED, MAX_FIELDS = 4, 16
 
 def decide(s: Situation) -> Decision:
     """One step. Where nothing is to be changed, it answers what is."""
-    memory = s.memory
+    memory = _past(s.memory, s.now)
     if s.retry != memory.retried:
         memory = memory.model_copy(update={"retried": s.retry, "failed": [], "no_capacity_at": None})
     if s.stable is None or not s.stable.revision:
@@ -92,7 +92,7 @@ def _judged(s: Situation, memory: RolloutStatus, canary: CanaryStatus) -> Decisi
     if s.judgement.good is False:
         return _failed(s, memory, s.judgement.reason, s.judgement.message)
     if pod is not None and pod.ready_since is not None:
-        watched = (s.now - pod.ready_since).total_seconds()
+        watched = s.watched_seconds  # not since the pod says to be ready: the clock of its node is another one
         if s.stable.ready == 0 and not s.own:
             return _promoted(s, memory, Judgement(True, Reason.CANARY_UNJUDGED, "it serves, and no other pod does"))
         if s.judgement.good and watched >= limits.observe_seconds:
@@ -240,6 +240,19 @@ def _starting(memory: RolloutStatus) -> bool:
 def _restarts(memory: RolloutStatus, now: datetime) -> list[str]:
     lately = [at for at in memory.restarts if now - _time(at) < timedelta(days=1)]
     return [rfc3339(now), *lately]
+
+
+def _past(memory: RolloutStatus, now: datetime) -> RolloutStatus:
+    """`memory` without times to come: a clock that was set back must not keep a rollout waiting until then."""
+    canary, room = memory.canary, memory.no_capacity_at
+    if canary and _time(canary.started_at) > now:
+        canary = canary.model_copy(update={"started_at": rfc3339(now)})
+    update = {
+        "restarts": [rfc3339(now) if _time(at) > now else at for at in memory.restarts],
+        "no_capacity_at": rfc3339(now) if room and _time(room) > now else room,
+        "canary": canary,
+    }
+    return memory.model_copy(update=update)
 
 
 def _time(text: str) -> datetime:

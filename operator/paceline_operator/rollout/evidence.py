@@ -60,6 +60,8 @@ class Watch:
 
     revision: str = ""
     """The canary's; empty: none is watched."""
+    since: float = 0.0
+    """Monotonic seconds of the first look at it since when it is ready."""
     cursors: Mapping[str, str] = field(default_factory=dict)
     """Pod -> cursor for its next `GET /samples`: not the tuner's, which rests meanwhile."""
     stable: Windows = field(default_factory=dict)
@@ -87,12 +89,19 @@ class Watch:
 
 
 def seen(
-    past: Watch, revision: str, engines: Iterable[Engine], pages: Mapping[str, Page], canaries: Iterable[str]
+    past: Watch,
+    revision: str,
+    engines: Iterable[Engine],
+    pages: Mapping[str, Page],
+    canaries: Iterable[str],
+    now: float,
 ) -> Watch:
-    """`past` and one more reading. The first reading of a pod is where counting begins: what was before is not of the
-    time that is compared."""
+    """`past` and one more reading, at `now` (monotonic seconds).
+
+    The first reading of a pod is where counting begins: what was before is not of the time that is compared.
+    """
     if past.revision != revision:
-        past = Watch(revision)
+        past = Watch(revision, now)
     mine = set(canaries)
     sides: dict[bool, dict[Kind, tuple[Window, ...]]] = {True: dict(past.canary), False: dict(past.stable)}
     cursors, begun = {}, dict[tuple[str, Kind], Sums]()

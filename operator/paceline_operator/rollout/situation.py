@@ -75,6 +75,8 @@ class Situation:
     pod: CanaryPod | None
     """None: no pod of the canary is there, not even one that ends."""
     judgement: Judgement
+    watched_seconds: float
+    """For which evidence of the canary was gathered, by this process's own clock that cannot jump."""
     memory: RolloutStatus
     retry: str
     """Value of the annotation that asks for another try; empty where there is none."""
