@@ -197,6 +197,7 @@ def test_the_command_replays_a_trace_beside_tables(recorded: tuple[Path, Tuner],
         (["chat", "--file", "x.yaml"], "name a serving of the cluster, or a file"),
         (["--file", "absent.yaml"], "absent.yaml"),
         (["chat"], "PACELINE_MASTER_KEY_FILE is not set"),
+        (["team-a/chat"], "PACELINE_MASTER_KEY_FILE is not set"),
     ],
 )
 def test_a_recording_that_cannot_start_says_why(

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.cli.cluster import Namespace, Where
 from paceline_operator.clock import Clock, SystemClock
 from paceline_operator.local import container
 from paceline_operator.local.document import UserError
@@ -38,8 +39,10 @@ USER_ERROR_STATUS = 2
 
 def record(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="TRACE", help="Trace to write, one JSON object a line.")],
-    serving: Annotated[str | None, typer.Argument(help="A SpeculativeServing of the cluster.")] = None,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
+    serving: Annotated[
+        str | None, typer.Argument(metavar="[NAMESPACE/]NAME", help="A SpeculativeServing of the cluster.")
+    ] = None,
+    namespace: Namespace = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="In place of it: run this file's serving on this machine.")
     ] = None,
@@ -47,7 +50,10 @@ def record(
         float | None, typer.Option(min=1, help="Seconds; else until Ctrl-C or, with a file, its last phase.")
     ] = None,
 ) -> None:
-    """Record what a serving's engines answer, for `paceline replay`."""
+    """Record what a serving's engines answer, for `paceline replay`.
+
+    In a cluster it needs the operator's key (the file that PACELINE_MASTER_KEY_FILE names) and a way to the pods.
+    """
     try:
         if (serving is None) == (file is None):
             raise UserError("name a serving of the cluster, or a file to run with --file")
@@ -56,7 +62,7 @@ def record(
             view = PlainView(Console())
             raise typer.Exit(asyncio.run(run(Options(file, report, duration, trace=out), view)))
         assert serving is not None
-        passes = asyncio.run(watch(Live(serving, namespace, duration), out, typer.echo))
+        passes = asyncio.run(watch(serving, Where(None, namespace), duration, out, typer.echo))
         typer.echo(f"{passes} passes in {out}")
     except UserError as error:
         typer.echo(f"paceline record: {error}", err=True)
@@ -73,8 +79,11 @@ class Live:
     """Seconds; None = until a signal."""
 
 
-async def watch(live: Live, out: Path, say: Callable[[str], None]) -> int:
-    """Passes written. Runs where the operator could: with its key file and a way to the pods. Raises UserError."""
+async def watch(serving: str, where: Where, duration: float | None, out: Path, say: Callable[[str], None]) -> int:
+    """Passes written of `[NAMESPACE/]NAME`.
+
+    Runs where the operator could: with its key file and a way to the pods. Raises UserError.
+    """
     try:
         from paceline_operator import settings
         from paceline_operator.clients.engine import EngineClient
@@ -83,6 +92,8 @@ async def watch(live: Live, out: Path, say: Callable[[str], None]) -> int:
     except ImportError as error:
         raise UserError(f"a cluster needs the packages of the extra paceline[operator]: {error}") from None
     try:
+        namespace, name = where.split(serving)
+        live = Live(name, namespace, duration)
         keys, kube = KeyFile(settings.read().master_key_file), Kube(connect())
         async with EngineClient() as client:
             with out.open("w") as file:
