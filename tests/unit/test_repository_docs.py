@@ -57,6 +57,12 @@ def test_the_readme_shows_the_smallest_example_as_it_is() -> None:
     ]
 
 
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    pages = {path.name for path in DOCS.glob("*.md")} - {"index.md"}
+    assert {name for name in pages if f"({name})" not in index} == set()
+
+
 def test_every_decision_record_is_in_their_index() -> None:
     index = (DOCS / "adr" / "README.md").read_text(encoding="utf-8")
     records = {path.name for path in (DOCS / "adr").glob("[0-9]*.md")}
