@@ -334,6 +334,16 @@ async def test_a_deadline_is_not_over_at_the_first_look_of_a_process(stage: Stag
     assert stage.status["rollout"]["phase"] == "Canary"
 
 
+async def test_scaled_to_zero_while_a_canary_is_judged_no_pod_is_left(stage: Stage) -> None:
+    old = stage.revision()
+    stage.apply(AFTER)
+    await stage.until("Canary")
+    stage.apply({**AFTER, "replicas": 0})
+    await stage.go(6)
+    assert (list(stage.deployments()), stage.pods("stable"), stage.pods("canary")) == (["demo"], [], [])
+    assert (stage.revision() != old, stage.status["rollout"]["phase"]) == (True, "Steady")
+
+
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kills=st.sets(st.integers(0, 30)),

@@ -68,6 +68,18 @@ def test_a_serving_that_is_scaled_to_zero_takes_the_new_template_at_once() -> No
     assert (decision.stable, decision.canary) == (Ask(NEW.name, 0), None)
 
 
+@pytest.mark.parametrize("pod", [None, CanaryPod(), ready(5), CanaryPod(unschedulable_since=ago(9))])
+@pytest.mark.parametrize("serve", [0, 2])
+def test_a_serving_that_is_scaled_to_zero_has_no_use_for_a_canary(pod: CanaryPod | None, serve: int) -> None:
+    stable = Track(OLD.name, 0, serve, settled=not serve, renewed=True)
+    mine = decide(watching(pod, replicas=0, stable=stable))
+    assert (mine.stable, mine.canary, mine.memory.phase) == (Ask(NEW.name, 0), None, Phase.ROLLING)
+    own = decide(watching(pod, replicas=0, stable=stable, own=True))
+    assert (own.stable, own.canary, own.memory.phase) == (Ask(OLD.name, 0), None, Phase.BLOCKED)
+    bad = decide(watching(pod, replicas=0, stable=stable, judgement=BAD))
+    assert condition(bad, ConditionType.ROLLED_BACK) == (True, Reason.GOODPUT_LOST)
+
+
 def test_without_canaries_pods_are_replaced_one_by_one() -> None:
     decision = decide(situation(rollout=Rollout.model_validate({"canary": {"mode": "Disabled"}})))
     assert (decision.stable, decision.canary) == (Ask(NEW.name, 2), None)

@@ -67,7 +67,7 @@ def _begun(s: Situation, memory: RolloutStatus) -> Decision:
             return _rolled(s, memory, "spec.rollout.canary.mode is Disabled")
         message = "a change of the operator's own goes through a canary, and rollout.canary.mode is Disabled"
         return _kept(s, memory, Phase.BLOCKED, Reason.CANARY_DISABLED, message)
-    if s.stable.ready == 0:
+    if s.stable.ready == 0 or s.replicas == 0:
         message = "no pod serves that a canary could be compared with"
         return _kept(s, memory, Phase.BLOCKED, Reason.REPLICAS_UNAVAILABLE, message, NO_ROOM_SECONDS)
     if memory.no_capacity_at and memory.target == s.wanted.name:
@@ -91,6 +91,8 @@ def _judged(s: Situation, memory: RolloutStatus, canary: CanaryStatus) -> Decisi
         return _failed(s, memory, Reason.CRASH_LOOP, f"the canary crashed: {pod.crash}")
     if s.judgement.good is False:
         return _failed(s, memory, s.judgement.reason, s.judgement.message)
+    if s.replicas == 0:
+        return _begun(s, memory.model_copy(update={"canary": None}))  # scaled to zero meanwhile: nothing to protect
     if pod is not None and pod.ready_since is not None:
         watched = s.watched_seconds  # not since the pod says to be ready: the clock of its node is another one
         if s.stable.ready == 0 and not s.own:
