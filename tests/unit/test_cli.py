@@ -39,6 +39,34 @@ def test_a_mistake_has_status_2_and_a_message(
     assert "Traceback" not in result.output
 
 
+CONTEXTS = "contexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {}}]\ncurrent-context: a\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "5",
+        "garbage: [",
+        "- a",
+        "[" * 500,
+        "clusters: 5\ncontexts: []\nusers: []\ncurrent-context: a\n",
+        f"clusters: [5]\n{CONTEXTS}",
+        "clusters: []\nusers: []\ncontexts: [5]\ncurrent-context: a\n",
+        "clusters: []\nusers: []\ncontexts: [{name: a, context: 5}]\ncurrent-context: a\n",
+        "clusters: []\nusers: []\ncontexts: [{name: a}]\ncurrent-context: [a]\n",
+        "clusters: [{name: a, cluster: {server: 'https://h', certificate-authority-data: a}}]\n" + CONTEXTS,
+    ],
+)
+def test_a_kubeconfig_of_no_use_is_told_in_one_line(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text(text)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
+    for context in ([], ["--context", "a"]):
+        result = RUNNER.invoke(app, ["top", "chat", *context])
+        assert (result.exit_code, result.output.count("\n")) == (2, 1), result.exception
+        assert "KUBECONFIG is of no use: " in result.output
+
+
 def test_a_report_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "local.yaml"
     (tmp_path / "file").write_text("")

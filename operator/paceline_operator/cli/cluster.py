@@ -101,12 +101,14 @@ def present_namespace(context: str | None) -> str:
     """Of the context, as kubectl reads it; `default` where none says one."""
     from kubernetes import config
 
+    from paceline_operator.clients.kube import UNUSABLE
+
     try:
         contexts, active = config.list_kube_config_contexts()
-    except (config.ConfigException, OSError):
+        chosen = next((one for one in contexts if one.get("name") == context), {}) if context else active
+        return str((chosen.get("context") or {}).get("namespace") or "default")
+    except UNUSABLE:  # whoever connects is told why
         return "default"
-    chosen = next((one for one in contexts if one.get("name") == context), {}) if context else active
-    return str((chosen.get("context") or {}).get("namespace") or "default")
 
 
 async def _reach(where: Where, work: Callable[[Kube], Awaitable[T]]) -> T:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import urllib3
+import yaml
 from kubernetes import client, config
 
 from paceline_operator import metrics, naming
@@ -52,6 +53,17 @@ RESOURCES: Mapping[str, tuple[str, str]] = {
 """Kind to (apiVersion, plural) of all that is read or written; those that a cluster may lack are in kinds.OPTIONAL."""
 
 
+UNUSABLE = (
+    config.ConfigException,
+    yaml.YAMLError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What the library raises where KUBECONFIG is not YAML, or is YAML of another shape: it looks at few of its types."""
 APPLY = "application/apply-patch+yaml"
 UNTYPABLE = "failed to create typed patch object"
 """How the API server begins its answer, HTTP 500, to an apply with a value of another type than the schema has."""
@@ -121,8 +133,11 @@ def connect(context: str | None = None) -> client.ApiClient:
     except config.ConfigException:
         try:
             config.load_kube_config(context=context, client_configuration=configuration)
-        except config.ConfigException as error:
-            raise ValueError(f"no cluster: not in a pod, and KUBECONFIG is of no use: {error}") from None
+        except UNUSABLE as error:
+            why = " ".join(str(error).split())[:500]
+            if not isinstance(error, config.ConfigException | OSError):
+                why = f"it is not what kubectl writes: {type(error).__name__}: {why}"
+            raise ValueError(f"no cluster: not in a pod, and KUBECONFIG is of no use: {why}") from None
     # Retries are decided by the caller of a pass, with a new look at the world: never blindly in the transport.
     configuration.retries = False
     configuration.connection_pool_maxsize = POOL_SIZE
