@@ -26,6 +26,10 @@ test: setup ## All tests that need no GPU
 	$(BIN)/pytest $(QUICK) --junitxml=out/quick.xml
 	$(BIN)/pytest $(REAL) --junitxml=out/real.xml --durations=15
 
+.PHONY: test-long
+test-long: setup ## The tests that measure for minutes
+	$(BIN)/pytest -m long $(REAL)
+
 .PHONY: unit
 unit: environment ## The tests that start nothing
 	$(BIN)/pytest $(QUICK)
