@@ -117,8 +117,14 @@ class ServingPass:
             found.append(verdicts.failed([str(error) for error in draft.report.errors]))
         elif look.children is not None and not draft.tells(ConditionType.PROGRESSING):
             children = {**look.children, **draft.report.results}  # what was just applied has not begun to roll out
-            keys = workload.keys(self._name, naming.TRACK_STABLE)
-            found.append(verdicts.progressing(replicas, next((children[key] for key in keys if key in children), None)))
+            stable, canary = (
+                next((children[key] for key in workload.keys(self._name, track) if key in children), None)
+                for track in (naming.TRACK_STABLE, naming.TRACK_CANARY)
+            )
+            if canary is not None and (spec is None or spec.suspend):
+                found.append(verdicts.unjudged(accepted))
+            else:
+                found.append(verdicts.progressing(replicas, stable))
         return found
 
     async def _conclude(self, draft: Draft) -> None:

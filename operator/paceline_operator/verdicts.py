@@ -111,6 +111,13 @@ def progressing(replicas: int, workload: Raw | None) -> Verdict:
     return Verdict(ConditionType.PROGRESSING, True, Reason.ROLLING_OUT, message)
 
 
+def unjudged(accepted: Verdict) -> Verdict:
+    """Progressing while a canary serves and nothing is done about it: the spec is suspended or was not accepted."""
+    why = "spec.suspend is true" if accepted.status else f"the spec is not accepted ({accepted.reason.value})"
+    text = f"A canary serves and is neither judged nor taken back while {why}; the other pods keep their template"
+    return Verdict(ConditionType.PROGRESSING, True, Reason.CANARY_UNJUDGED, text)
+
+
 def ready(accepted: Verdict, available: Verdict) -> Verdict:
     """Accepted and Available, with the reason of the first that is not."""
     telling = available if accepted.status else accepted

@@ -334,6 +334,26 @@ async def test_a_deadline_is_not_over_at_the_first_look_of_a_process(stage: Stag
     assert stage.status["rollout"]["phase"] == "Canary"
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"engine": {"extraArgs": ["first"]}}, "not accepted (InvalidSpec)"), ({"suspend": True}, "spec.suspend")],
+)
+async def test_a_canary_that_nobody_judges_is_said(stage: Stage, change: Object, why: str) -> None:
+    stage.bad = True
+    stage.apply(AFTER)
+    await stage.until("Canary")
+    await stage.go(2)
+    stage.apply({**AFTER, **change})
+    await stage.go(2)
+    assert stage.condition("Progressing") == ("True", "CanaryUnjudged")
+    assert why in stage.message("Progressing")
+    stage.writes()
+    await stage.go(2)
+    assert stage.changed() == []
+    stage.apply(AFTER)
+    await stage.until("RolledBack")
+
+
 async def test_scaled_to_zero_while_a_canary_is_judged_no_pod_is_left(stage: Stage) -> None:
     old = stage.revision()
     stage.apply(AFTER)
