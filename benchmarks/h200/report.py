@@ -342,7 +342,8 @@ def page() -> str:
         "## Reproduce", "",
         "`.venv/bin/python benchmarks/h200/plugin_folder.py PLUGIN`, put PLUGIN and `operator` on "
         "PYTHONPATH beside vLLM 0.33, `python benchmarks/h200/session.py OUT` with that Python on a machine with two "
-        "GPUs (about 21 minutes), then `assemble.py OUT`, `picture.py` and `report.py` of the same folder with `.venv/bin/python`.",
+        "GPUs (about 21 minutes), then `assemble.py OUT`, `picture.py` and `report.py` of the same "
+        "folder with `.venv/bin/python`.",
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
 
