@@ -26,7 +26,11 @@ def series(*values: str, until: float = NOW) -> dict[str, Any]:
 
 
 def loaded(*answers: dict[str, Any]) -> Load | Absence:
-    return answer.load(ASKED, list(answers), list(answers), NOW)
+    return load(list(answers), list(answers))
+
+
+def load(running: object, demand: object) -> Load | Absence:
+    return answer.load(ASKED, answer.seconds(ASKED, running, NOW), answer.seconds(ASKED, demand, NOW))
 
 
 def test_quantiles_are_weighted_by_time_over_all_pods() -> None:
@@ -52,10 +56,10 @@ def test_quantiles_are_weighted_by_time_over_all_pods() -> None:
     ],
 )
 def test_reasons_for_none(answers: list[Any], reason: Reason) -> None:
-    found = answer.load(ASKED, answers, [series("1")], NOW)
+    found = load(answers, [series("1")])
     assert isinstance(found, Absence)
     assert found.reason is reason
-    assert answer.load(ASKED, [series("1")], answers, NOW) == found
+    assert load([series("1")], answers) == found
 
 
 def test_one_pod_that_is_gone_does_not_make_the_others_stale() -> None:
@@ -82,7 +86,7 @@ plausible = st.lists(
 
 @given(anything | plausible, anything | plausible)
 def test_whatever_a_server_answers(running: object, demand: object) -> None:
-    found = answer.load(ASKED, running, demand, NOW)
+    found = load(running, demand)
     if isinstance(found, Absence):
         assert found.reason in ABSENCES
         return
@@ -166,13 +170,13 @@ def test_own_readings_are_bounded(readings: list[tuple[int, float]]) -> None:
 
 
 def test_status_is_rewritten_for_what_matters_alone() -> None:
-    def load(p50: float) -> Load | Absence:
+    def half(p50: float) -> Load | Absence:
         return loaded(series(*["10"] * int(100 * p50), *["40"] * (100 - int(100 * p50))))
 
-    first = told.status(load(0.70), Source.PROMETHEUS, None)
+    first = told.status(half(0.70), Source.PROMETHEUS, None)
     assert (first.p50_requests, first.p90_requests, first.reason) == (10, 40, "")
-    assert told.status(load(0.67), Source.PROMETHEUS, first) is first
-    assert told.status(load(0.60), Source.PROMETHEUS, first) != first
+    assert told.status(half(0.67), Source.PROMETHEUS, first) is first
+    assert told.status(half(0.60), Source.PROMETHEUS, first) != first
     absent = told.status(Absence(Reason.HISTORY_STALE, "old"), Source.PROMETHEUS, first)
     assert (absent.reason, absent.message, absent.p50_requests) == ("HistoryStale", "old", None)
     assert told.status(Absence(Reason.HISTORY_STALE, "old"), Source.PROMETHEUS, absent) == absent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from paceline_operator.api.conditions import Reason
@@ -15,39 +15,46 @@ STALE_SECONDS = 600.0
 MAX_REQUESTS = 1_000_000
 
 
-def load(asked: Question, running: object, demand: object, now: float) -> Load | Absence:
-    """Of the answers (data.result of a matrix) to both queries at `now`, seconds since the epoch."""
-    found = [_seconds(asked, answer, now) for answer in (running, demand)]
-    for one in found:
-        if isinstance(one, Absence):
-            return one
-    of_pod, of_all = (distribution(one) for one in found if not isinstance(one, Absence))
+def load(
+    asked: Question, running: Mapping[int, float] | Absence, demand: Mapping[int, float] | Absence
+) -> Load | Absence:
+    """Of what the answers to both queries come to (`seconds`)."""
+    if isinstance(running, Absence):
+        return running
+    if isinstance(demand, Absence):
+        return demand
+    of_pod, of_all = distribution(running), distribution(demand)
     if of_pod is None or of_all is None:
         return _empty(asked)
     return Load(Source.PROMETHEUS, of_pod, of_all)
 
 
-def _seconds(asked: Question, answer: object, now: float) -> dict[int, float] | Absence:
+def seconds(asked: Question, answer: object, now: float) -> Mapping[int, float] | Absence:
+    """Requests -> seconds, of an answer (data.result of a matrix) at `now`, seconds since the epoch.
+
+    Goes through the points once and keeps none: an answer may be large.
+    """
+    found: dict[int, float] = {}
+    count, newest = 0, -math.inf
     try:
-        points = list(_points(answer))
+        for at, value in _points(answer):
+            count += 1
+            if math.isfinite(value) and 0 <= value <= MAX_REQUESTS:
+                newest = max(newest, at)
+                found[round(value)] = found.get(round(value), 0.0) + asked.step_seconds
     except (TypeError, ValueError, KeyError, IndexError, OverflowError, AttributeError) as error:
         text = f"the answer is no matrix of numbers: {type(error).__name__}"
         return Absence(Reason.HISTORY_ERROR, text)
-    if not points:
+    if not count:
         return _empty(asked)
-    numbers = [(at, value) for at, value in points if math.isfinite(value) and 0 <= value <= MAX_REQUESTS]
-    if not numbers:
-        return Absence(Reason.HISTORY_NAN, f"none of {len(points)} points is a number of requests")
-    newest = max(at for at, _ in numbers)
+    if not found:
+        return Absence(Reason.HISTORY_NAN, f"none of {count} points is a number of requests")
     if now - newest > STALE_SECONDS + asked.step_seconds:
         minutes = int(STALE_SECONDS + asked.step_seconds) // 60
         return Absence(
             Reason.HISTORY_STALE, f"series {asked.matchers} have no point of the last {minutes} minutes: is it scraped?"
         )
-    seconds: dict[int, float] = {}
-    for _, value in numbers:
-        seconds[round(value)] = seconds.get(round(value), 0.0) + asked.step_seconds
-    return seconds
+    return found
 
 
 def _points(answer: object) -> Iterator[tuple[float, float]]:

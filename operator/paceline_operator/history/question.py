@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from paceline_operator.api.serving import SpeculativeServing
 
-POINTS = 720
-"""Of one series at most: a point for each two minutes of a day."""
+POINTS = 360
+"""Of one series at most: a point for each four minutes of a day."""
 LEAST_STEP_SECONDS = 60
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 """vLLM's own names (0.32 and 0.33: vllm/v1/metrics/loggers.py), one series for each engine."""
