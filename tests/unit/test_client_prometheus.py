@@ -115,11 +115,22 @@ async def test_nobody_there() -> None:
     assert (found.reason, found.message) == (Reason.HISTORY_ERROR, "http://127.0.0.1:9: cannot be connected to")
 
 
-@pytest.mark.parametrize("url", ["http://[::1", "http://a:99999", "http://[x]", "http://a]b", "http:///"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://a:99999",
+        "http://[x]",
+        "http://a]b",
+        "http:///",
+        "http://u:pw@a:99999",
+        "http://u:pw@[::1",
+    ],
+)
 async def test_an_address_that_is_none(url: str) -> None:
     found = await ask(url)
     assert isinstance(found, Absence)
-    assert found.reason is Reason.HISTORY_ERROR
+    assert (found.reason, "pw" in found.message) == (Reason.HISTORY_ERROR, False), found.message
 
 
 async def test_no_address_at_all() -> None:

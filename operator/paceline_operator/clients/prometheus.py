@@ -149,4 +149,6 @@ def _shown(url: str) -> str:
 def _brief(error: Exception) -> str:
     """What went wrong, without what a server sent, which follows in parentheses and may hold anything."""
     text = str(error).partition("(")[0].strip()
+    if "@" in text:  # an address that could not be read, with a user and a password maybe
+        text = ""
     return text[:200] or type(error).__name__
