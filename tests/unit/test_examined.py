@@ -125,6 +125,23 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     assert not found.accepted
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "engine: {podTemplate: &a {metadata: {annotations: {}}, spec: *a}}",
+        "speculation: {method: ngram, extraConfig: &a {x: *a}}",
+        "speculation: {method: ngram, extraConfig: {x: &a [1, [*a]]}}",
+    ],
+)
+def test_a_file_whose_value_contains_itself_is_a_mistake(spec: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(f"kind: SpeculativeServing\nspec:\n  {spec}\n")
+    result = RUNNER.invoke(app, ["preflight", "-f", str(file)])
+    assert (result.exit_code, result.output) == (2, f"paceline: {file}: a value contains itself (`&` and `*`)\n")
+    file.write_text("kind: SpeculativeServing\nspec: {a: &a {x: 1}, b: *a, c: [*a, *a]}\n")
+    assert "contains itself" not in RUNNER.invoke(app, ["preflight", "-f", str(file)]).output
+
+
 def test_how_far_k_can_follow_is_said(tmp_path: Path) -> None:
     file = tmp_path / "serving.yaml"
     for method, said in (("ngram", "accepted, k among 5 3 2 1 0"), ("suffix", "accepted, k fixed at 5")):

@@ -100,13 +100,31 @@ def documents(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path}: larger than {MAX_FILE_BYTES} bytes: this is no manifest")
     try:
         documents = [document for document in yaml.safe_load_all(text.decode()) if document is not None]
+        endless = _is_endless(documents, set(), set())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not YAML: {error}") from None
     except (LookupError, AttributeError, TypeError):  # what PyYAML raises where a value is not of its tag
         raise UserError(f"{path}: not YAML: a value does not fit its tag (`!!...`)") from None
+    if endless:
+        raise UserError(f"{path}: a value contains itself (`&` and `*`)")
     if not all(isinstance(document, dict) for document in documents):
         raise UserError(f"{path}: a document is no mapping: it must have apiVersion, kind, metadata and spec")
     return documents
+
+
+def _is_endless(value: Any, around: set[int], passed: set[int]) -> bool:
+    """Whether it contains itself: one of the values `around` it (ids). Those in `passed` are known not to."""
+    if not isinstance(value, dict | list) or id(value) in passed:
+        return False
+    if id(value) in around:
+        return True
+    around.add(id(value))
+    inner = value.values() if isinstance(value, dict) else value
+    if any(_is_endless(one, around, passed) for one in inner):
+        return True
+    around.discard(id(value))
+    passed.add(id(value))
+    return False
 
 
 def _parse(model: type[M], document: dict[str, Any], path: Path) -> M:
