@@ -124,7 +124,8 @@ def roll(
 
 def _shape(boot: Mapping[str, Any]) -> object:
     """How pods make up an engine: what of the spec is in the workload around the template."""
-    return boot.get("engine", {}).get("multiNode")
+    engine = boot.get("engine")
+    return engine.get("multiNode") if isinstance(engine, Mapping) else None
 
 
 def _manifests(serving: SpeculativeServing, decision: Decision, known: Mapping[str, Revision]) -> tuple[Object, ...]:

@@ -334,6 +334,16 @@ async def test_a_deadline_is_not_over_at_the_first_look_of_a_process(stage: Stag
     assert stage.status["rollout"]["phase"] == "Canary"
 
 
+@pytest.mark.parametrize("garbage", [{"ladder": 5}, {"tuning": "x"}, {"engine": "x"}, {"model": 1}, {"ladder": ["x"]}])
+async def test_a_stored_spec_that_is_none_replaces_no_pod_and_ends_no_pass(stage: Stage, garbage: Object) -> None:
+    old = stage.revision()
+    data = stage.kube.find("ControllerRevision", old)["data"]
+    data["spec"] = {**data["spec"], **garbage}
+    stage.restart()
+    await stage.go(2)
+    assert stage.revision() == old
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [({"engine": {"extraArgs": ["first"]}}, "not accepted (InvalidSpec)"), ({"suspend": True}, "spec.suspend")],

@@ -241,6 +241,14 @@ def test_what_failed_is_tried_again_only_after_a_retry_or_another_spec() -> None
     assert decide(situation(memory=memory, wanted=other)).canary == Ask("demo-other", 1)
 
 
+def test_a_reason_of_another_version_is_told_by_its_message() -> None:
+    failed = FailedRollout(revision=NEW.name, fields=[FIELD], reason="OfTomorrow", message="half", at=rfc3339(NOW))
+    decision = decide(situation(memory=RolloutStatus(phase=Phase.ROLLED_BACK, target=NEW.name, failed=[failed])))
+    assert (decision.stable, decision.canary) == (Ask(OLD.name, 2), None)
+    assert condition(decision, ConditionType.ROLLED_BACK) == (True, Reason.CANARY_UNJUDGED)
+    assert decision.memory.failed == [failed]
+
+
 def test_a_spec_that_went_back_takes_the_canary_away_and_nothing_else() -> None:
     decision = decide(watching(ready(10), wanted=OLD, fields=()))
     assert (decision.stable, decision.canary, decision.memory.phase) == (Ask(OLD.name, 2), None, Phase.STEADY)

@@ -28,6 +28,14 @@ def test_what_runs_is_applied_again_as_it_is(engine: dict[str, Any]) -> None:
     assert workload.build(made_from, found.template, track="stable", replicas=2, annotations={}) == live
 
 
+@pytest.mark.parametrize(
+    "boot", [{"engine": "x"}, {"engine": {"multiNode": 5}}, {"engine": {"multiNode": {"nodes": 1}}}]
+)
+def test_a_shape_that_is_none_is_not_taken(boot: dict[str, Any]) -> None:
+    spec = serving().spec
+    assert revision.shaped(spec, revision.Revision("demo-1", 0, "", boot, "", {})).engine.multi_node is None
+
+
 def test_what_it_was_made_from_is_not_claimed_to_be_known() -> None:
     given = serving()
     live = {"metadata": {"name": "demo"}, "spec": {"template": {"metadata": {"creationTimestamp": None}, "spec": {}}}}

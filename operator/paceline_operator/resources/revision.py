@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from paceline_operator import naming
 from paceline_operator.api.multinode import MultiNode
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
@@ -62,8 +64,12 @@ def rebuilt(live: Mapping[str, Any], name: str) -> Revision:
 
 def shaped(spec: ServingSpec, revision: Revision) -> ServingSpec:
     """`spec` with as many nodes an engine as a rebuilt revision has: all that is known of what it came from."""
-    nodes = revision.boot.get("engine", {}).get("multiNode")
-    multi_node = MultiNode.model_validate(nodes) if nodes else None
+    engine = revision.boot.get("engine")
+    nodes = engine.get("multiNode") if isinstance(engine, Mapping) else None
+    try:
+        multi_node = MultiNode.model_validate(nodes) if nodes else None
+    except ValidationError:  # not of our making
+        return spec
     return spec.model_copy(update={"engine": spec.engine.model_copy(update={"multi_node": multi_node})})
 
 

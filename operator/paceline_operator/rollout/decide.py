@@ -45,7 +45,7 @@ def decide(s: Situation) -> Decision:
         return _in_force(s, memory)
     failed = next((one for one in memory.failed if one.revision == s.wanted.name), None)
     if failed is not None:
-        return _kept(s, memory, Phase.ROLLED_BACK, Reason(failed.reason), failed.message)
+        return _kept(s, memory, Phase.ROLLED_BACK, tell.reason_of(failed), failed.message)
     if s.canary is not None and s.canary.revision == s.wanted.name and memory.canary is not None:
         return _judged(s, memory, memory.canary)
     if s.canary is not None and s.canary.revision == s.wanted.name:  # status was lost, or not written: begin anew

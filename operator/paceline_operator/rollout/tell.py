@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline_operator import naming
 from paceline_operator.api.conditions import ConditionType, Reason
-from paceline_operator.api.status_rollout import Phase, RolloutStatus
+from paceline_operator.api.status_rollout import FailedRollout, Phase, RolloutStatus
 from paceline_operator.rollout.situation import Situation
 from paceline_operator.verdicts import Verdict
 
@@ -17,6 +17,11 @@ def in_words(fields: Sequence[str]) -> str:
     """Fields of spec, the first few by name."""
     shown = ", ".join(fields[:_SHOWN])
     return f"{shown} and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else shown or "the template"
+
+
+def reason_of(failed: FailedRollout) -> Reason:
+    """Why it was taken back; CanaryUnjudged where status has a word of another version: its message says the rest."""
+    return Reason(failed.reason) if failed.reason in Reason.__members__.values() else Reason.CANARY_UNJUDGED
 
 
 def verdicts(s: Situation, memory: RolloutStatus, reason: Reason, message: str) -> tuple[Verdict, ...]:
@@ -51,7 +56,7 @@ def _rolled_back(memory: RolloutStatus) -> Verdict:
         f"{in_words(tried.fields)} was taken back at {tried.at}: {tried.message}. It is not tried again until the spec "
     )
     text += f"changes or the annotation {naming.ANNOTATION_RETRY} has another value"
-    return Verdict(ConditionType.ROLLED_BACK, True, Reason(tried.reason), text)
+    return Verdict(ConditionType.ROLLED_BACK, True, reason_of(tried), text)
 
 
 def _blocked(phase: Phase, reason: Reason, message: str) -> Verdict:
