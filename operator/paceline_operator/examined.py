@@ -18,7 +18,7 @@ from paceline_operator.api.experiment import SpeculationExperiment
 from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.runner import Runner, graphs_of, runner_of, without_schedule
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.preflight import legality, matrix
+from paceline_operator.preflight import admission, legality, matrix
 from paceline_operator.preflight.matrix import Effect
 from paceline_operator.preflight.security import weaknesses
 from paceline_operator.resources import Defaults, Tokens, pod
@@ -85,6 +85,7 @@ def examine(raw: Mapping[str, Any]) -> Examined:
         level = Level.NOTE if verdict.status else Level.REFUSED
         remarks.append(Remark(level, verdict.reason, verdict.message))
         return Examined(kind, name, _accepted(remarks), tuple(remarks))
+    remarks += _refused(admission.problems(parsed.spec))
     findings = legality.check(parsed.spec)
     remarks += [Remark(Level.REFUSED, one.rule or one.reason, one.message, one.source) for one in findings]
     version = matrix.version_of(parsed.spec.engine)

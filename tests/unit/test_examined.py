@@ -107,6 +107,64 @@ def test_an_engine_over_several_nodes_leaves_less_room_for_its_name() -> None:
         assert accepted or "metadata.name" in found.remarks[0].message
 
 
+KEDA = {"mode": "KEDA", "maxReplicas": 4, "targetRunningRequests": 8, "keda": {"serverAddress": "http://p:9090"}}
+BUILTIN = {"mode": "Builtin", "maxReplicas": 4, "targetRunningRequests": 8}
+WINDOW = {"days": ["Monday"], "start": "02:00", "durationMinutes": 60, "timeZone": "UTC"}
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "said"),
+    [
+        (KEDA, {"keda": {}}, "serverAddress"),
+        (KEDA, {"maxReplicas": None}, "needs spec.autoscaling.maxReplicas"),
+        (KEDA, {"targetRunningRequests": None}, "targetRunningRequests"),
+        (KEDA, {"minReplicas": 0}, "wakeUpQuery"),
+        (KEDA, {"minReplicas": 5}, "exceeds"),
+        (BUILTIN, {"minReplicas": 0}, "cannot wake"),
+        (BUILTIN, {"targetRunningRequests": None}, "tpotMilliseconds"),
+    ],
+)
+def test_rules_of_autoscaling_are_held(good: dict[str, Any], bad: dict[str, Any], said: str) -> None:
+    assert of(autoscaling=good).accepted
+    found = of(autoscaling={**good, **bad})
+    assert not found.accepted
+    assert said in found.remarks[0].message
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "said"),
+    [
+        (
+            {"engine": {"multiNode": {"nodes": 2}, "tensorParallelSize": 4}},
+            {"engine": {"multiNode": {"nodes": 3}, "tensorParallelSize": 4}},
+            "multiNode.nodes 3",
+        ),
+        (
+            {"metrics": {"prometheus": {"labels": {"team": "a"}}}},
+            {"metrics": {"prometheus": {"labels": {"te-am": "a"}}}},
+            "te-am",
+        ),
+        (
+            {"rollout": {"requireCanary": True}},
+            {"rollout": {"requireCanary": True, "canary": {"mode": "Disabled"}}},
+            "requireCanary",
+        ),
+        (
+            {"rollout": {"windowsForUserChanges": True, "maintenanceWindows": [WINDOW]}},
+            {"rollout": {"windowsForUserChanges": True}},
+            "windowsForUserChanges",
+        ),
+        ({"model": {"cache": {"claimName": "a"}}}, {"model": {"cache": {}}}, "claimName"),
+        ({"autoscaling": BUILTIN}, {"autoscaling": BUILTIN, "engine": {"plugin": {"injection": "None"}}}, "plugin"),
+    ],
+)
+def test_rules_between_fields_are_held(good: dict[str, Any], bad: dict[str, Any], said: str) -> None:
+    assert of(**good).accepted, of(**good)
+    found = of(**bad)
+    assert not found.accepted
+    assert said in found.remarks[0].message
+
+
 @pytest.mark.parametrize("kind", [EXPERIMENT, PROFILE])
 def test_other_kinds_are_held_to_the_same(kind: str) -> None:
     good = thing(kind, {})
