@@ -12,6 +12,7 @@ from paceline_operator.clients.kube import Object
 from paceline_operator.draft import Draft, Hands
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import ChildKey, ChildPlan, Observation, key_of, plan_children
+from paceline_operator.resources import workload
 from paceline_operator.rollout.accept import accept
 from paceline_operator.rollout.canary import judge
 from paceline_operator.rollout.evidence import Watch
@@ -35,11 +36,19 @@ async def decided(
     is_watched = bool(memory.watch.revision) and memory.watch.revision == rollout.target
     watched = hands.clock.monotonic() - memory.watch.since if is_watched else 0.0
     judgement = found if is_watched else UNKNOWN
-    rolled = rolling.roll(serving, raw, look, accepted, judgement, watched, hands.defaults, key, now)
-    extra = extras.gather(extras.Asked(serving, rolled, raw, look, draft.previous, hands.defaults, key))
-    wanted = [*resources.around(serving, hands.defaults), *extra.manifests, *rolled.manifests]
-    there = await observe.namesakes(hands.kube, draft.namespace, look, list(map(key_of, wanted)))
-    plan = plan_children(wanted, there, raw, memory.applied, look.absent)
+    occupied = ""
+    while True:
+        rolled = rolling.roll(serving, raw, look, accepted, judgement, watched, hands.defaults, key, now, occupied)
+        extra = extras.gather(extras.Asked(serving, rolled, raw, look, draft.previous, hands.defaults, key))
+        wanted = [*resources.around(serving, hands.defaults), *extra.manifests, *rolled.manifests]
+        there = await observe.namesakes(hands.kube, draft.namespace, look, list(map(key_of, wanted)))
+        plan = plan_children(wanted, there, raw, memory.applied, look.absent)
+        places = workload.keys(serving.metadata.name, naming.TRACK_CANARY)
+        of_canary = [manifest for manifest in rolled.manifests if key_of(manifest) in places]
+        in_its_place = plan_children(of_canary, there, raw, memory.applied, look.absent).conflicts
+        if occupied or not plan.conflicts or plan.conflicts != in_its_place:
+            break
+        occupied = "; ".join(in_its_place)  # only the rollout waits for that: the pods that run are served as ever
     if not plan.conflicts:
         decision = rolled.decision
         memory.in_force, memory.frozen = rolled.in_force, decision.frozen or extra.frozen

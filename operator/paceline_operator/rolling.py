@@ -57,8 +57,12 @@ def roll(
     defaults: Defaults,
     tokens: Tokens,
     now: datetime,
+    occupied: str = "",
 ) -> Rolled:
-    """One step of the rollout of `serving` (as asked for: what is `accepted` is laid over its spec already)."""
+    """One step of the rollout of `serving` (as asked for: what is `accepted` is laid over its spec already).
+
+    `occupied`: whose object stands where the canary's workload would be; empty: nobody's.
+    """
     name, uid, pods, children = serving.metadata.name, serving.metadata.uid, look.pods, look.children or {}
     mine = {key: child for key, child in children.items() if _owner(child) == uid}
     stored = revisions(children, name, uid)
@@ -107,6 +111,7 @@ def roll(
         retry=str((raw["metadata"].get("annotations") or {}).get(naming.ANNOTATION_RETRY, ""))[:256],
         startup_seconds=float(serving.spec.engine.startup_timeout_seconds),
         now=now,
+        occupied=occupied,
     )
     decision = decide(situation)
     known = {one.name: one for one in (*stored, *([running] if running else []), wanted)}

@@ -77,6 +77,25 @@ async def test_a_good_canary_is_promoted_and_every_object_is_written_once(stage:
     assert stage.changed() == []
 
 
+async def test_somebody_else_s_object_in_the_canary_s_place_blocks_the_rollout_and_nothing_else(stage: Stage) -> None:
+    old = stage.revision()
+    metadata = {"name": "demo-canary", "namespace": "team", "annotations": {naming.ANNOTATION_REVISION: "theirs"}}
+    stage.kube.put({"kind": "Deployment", "metadata": metadata, "spec": {"replicas": 0}})
+    stage.apply(AFTER)
+    await stage.go(3)
+    assert stage.condition("RolloutBlocked") == ("True", "ChildConflict")
+    assert "Deployment demo-canary exists and belongs to nobody" in stage.message("RolloutBlocked")
+    assert (stage.condition("Accepted")[0], stage.condition("Ready")[0]) == ("True", "True")
+    assert stage.condition("Tuned")[1] != "NotAccepted"
+    assert stage.condition("MetricsAvailable")[0] == "True"
+    assert stage.revision() == old
+    assert [write for write in stage.writes() if write == ("APPLY", "Deployment")] == []
+    stage.kube.drop("Deployment", "demo-canary")
+    await stage.until("Steady")
+    assert stage.revision() != old
+    assert stage.condition("RolloutBlocked") == ("False", "Settled")
+
+
 async def test_a_bad_canary_is_taken_back_and_not_tried_again_until_a_retry(stage: Stage) -> None:
     old, stage.bad = stage.revision(), True
     before = stage.kube.find("Deployment", "demo")["spec"]["template"]

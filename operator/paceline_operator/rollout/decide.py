@@ -29,6 +29,8 @@ STUCK_SECONDS = 300.0
 START_MARGIN_SECONDS = 600.0
 """Beyond the engine's own start: scheduling and pulling an image of 10 GB."""
 NO_ROOM_BESIDE = "there is no room for a second pod: nothing is served until the successor of the only one is ready"
+OCCUPIED_SECONDS = 30.0
+"""Between two looks whether somebody else's object is gone from the canary's place: nothing tells of it."""
 LOOK_SECONDS = 2.0
 """Between two looks while pods come and go; pods wake a pass by themselves, the time that a canary waits does not."""
 MAX_FAILED, MAX_FIELDS = 4, 16
@@ -74,6 +76,8 @@ def _begun(s: Situation, memory: RolloutStatus) -> Decision:
         again = ROOM_RETRY_SECONDS - (s.now - _time(memory.no_capacity_at)).total_seconds()
         if again > 0:
             return _kept(s, memory, Phase.BLOCKED, Reason.NO_CAPACITY, _no_room(s), again)
+    if s.occupied:
+        return _kept(s, memory, Phase.BLOCKED, Reason.CHILD_CONFLICT, s.occupied, OCCUPIED_SECONDS)
     if s.canary is not None or s.pod is not None:  # of an earlier change: first it goes
         return _kept(s, memory, Phase.CANARY, Reason.CANARY_STARTED, "an earlier canary has to go first", LOOK_SECONDS)
     started = CanaryStatus(revision=s.wanted.name, started_at=rfc3339(s.now))

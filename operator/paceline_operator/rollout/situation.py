@@ -83,6 +83,8 @@ class Situation:
     startup_seconds: float
     """In which an engine must be ready."""
     now: datetime
+    occupied: str = ""
+    """Whose object stands where the canary's workload would be; empty: nobody's."""
 
 
 @dataclass(frozen=True)
