@@ -129,12 +129,13 @@ class Recorder:
             context, prompt = context_bucket(step.context), prompt_bucket(step.prompt_tokens)
             key = CostKey(load, context, step.k, step.verified, probe, step.verification, prompt)
             if key != self._key:  # mostly it is: steps come in runs
-                self._key, self._cost, self._pace = key, window.cost(key), self._pace_of(key)
+                self._key, self._cost, self._pace = key, None, self._pace_of(key)
             if self._pace.stalled(step.seconds):
                 excluded = "stalled"
-            elif self._cost:
+            elif cost := self._cost or window.cost(key):  # not before: a cell of stalled steps alone would be empty
+                self._cost = cost
                 self._last = step.seconds
-                self._cost.step(step.sampling, step.seconds, emitted, step.prompt_tokens, step.first_tokens)
+                cost.step(step.sampling, step.seconds, emitted, step.prompt_tokens, step.first_tokens)
                 return True
             else:
                 excluded = CROWDED

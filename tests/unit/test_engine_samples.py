@@ -252,6 +252,16 @@ def test_cost_cells_are_kept_apart_by_load_k_and_probe() -> None:
     assert (answer.steps_by_k, answer.probe_steps_by_k) == ({0: 1, 3: 2}, {3: 2})
 
 
+def test_a_cell_whose_only_step_stalled_is_none() -> None:
+    recorder = Recorder()
+    recorder.step(step(seconds=0.010), emitted=4)
+    assert not recorder.step(step(k=0, seconds=50.0), emitted=1)
+    recorder.tick(1.0, idle=False)
+    answer = History(recorder, "boot").since(None, GAUGES)
+    assert [(cell.k_drafted, cell.steps) for cell in answer.cells] == [(3, 1)]
+    assert answer.excluded_steps == {"stalled": 1}
+
+
 @given(st.lists(st.floats(1e-9, 1e4), min_size=1, max_size=50))
 def test_a_quantile_read_from_the_histogram_is_near_the_true_one(times: list[float]) -> None:
     cost = CostSum()
