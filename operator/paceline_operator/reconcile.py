@@ -91,7 +91,7 @@ class ServingPass:
         if asked:
             after = await engines.carried_out(hands, memory, draft, asked, look, plan)
         else:
-            memory.sightings = {}
+            memory.sightings, memory.tuned = {}, None  # whoever is looked after again is told of at once
             ENGINES.put((self._namespace, self._name), {})
             reason = Reason.SUSPENDED if suspended else Reason.NOT_ACCEPTED
             draft.verdicts += [*verdicts.untuned(reason), *scale.rest(draft.previous, reason)]

@@ -102,7 +102,7 @@ class QuietMinute:
     def _prepare(self, stack: ExitStack) -> None:
         cluster = self.cluster
         cluster.kubectl("apply", "--server-side", "-f", CRDS)
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", CRDS)
+        cluster.established("-f", CRDS)
         for place in (self.idle, self.two):
             cluster.kubectl("create", "namespace", place.namespace)
         idle, two = (account(cluster, place.namespace, watch=place.namespace) for place in (self.idle, self.two))

@@ -236,7 +236,7 @@ def scaled_objects(crds: ControlPlane) -> Iterator[None]:
     }
     crds.kubectl("apply", "-f", "-", input=json.dumps(definition))
     try:
-        crds.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{crd_of(KIND)}")
+        crds.established(f"crd/{crd_of(KIND)}")
         yield
     finally:
         crds.kubectl("delete", "crd", crd_of(KIND))

@@ -31,7 +31,7 @@ def plane(control_plane: object, tmp_path_factory: pytest.TempPathFactory) -> It
     cluster = AuditedPlane(tmp_path_factory.mktemp("faults") / "plane")
     cluster.start()
     cluster.kubectl("apply", "--server-side", "-f", CRDS)
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", CRDS)
+    cluster.established("-f", CRDS)
     path = Place(cluster, HERE).path(naming.KIND_SERVING)
     wait_until(lambda: cluster.get(path), "its kinds to be served", timeout_seconds=PATIENCE_SECONDS)
     for name in (HOME, HERE, FRESH, FAR):

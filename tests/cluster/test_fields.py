@@ -191,7 +191,7 @@ def _same(stop: Stop) -> bool:
 def travel(crds: ControlPlane, module_namespace: str) -> Iterator[Travel]:
     for kind in OPTIONAL:
         crds.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(definition(kind)))
-        crds.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{crd_of(kind)}")
+        crds.established(f"crd/{crd_of(kind)}")
     crds.kubectl("apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": GROWING}))
     names = tuple(f"{module_namespace}-{part}" for part in ("life", "first", "second"))
     for name in names:

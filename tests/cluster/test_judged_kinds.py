@@ -71,7 +71,7 @@ def bare(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) 
     cluster.start()
     crd = CRDS / f"{naming.GROUP}_{naming.PLURAL_SERVING}.yaml"
     cluster.kubectl("apply", "--server-side", "-f", crd)
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", crd)
+    cluster.established("-f", crd)
     yield cluster
     cluster.stop()
 
@@ -108,7 +108,7 @@ def test_kinds_come_and_go_under_an_operator_that_goes_on(bare: ControlPlane, ev
         place.child("Deployment", "chat")
         for replicas in (2, 3):  # the kind comes, goes, and comes again
             bare.kubectl("apply", "--server-side", "-f", crd)
-            bare.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", crd)
+            bare.established("-f", crd)
             apply(place, EXPERIMENT, {})
             place.condition("chat", "Accepted", "Valid", of=EXPERIMENT)
             bare.kubectl("delete", "--wait=true", "-f", crd)

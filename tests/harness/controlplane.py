@@ -160,6 +160,12 @@ class ControlPlane:
         """kubectl(*arguments, input=None, check=True), as administrator."""
         return Kubectl(self.kubeconfig)
 
+    def established(self, *what: str | Path) -> None:
+        """Wait until definitions of kinds are served. Just after they were applied they have no status yet, and
+        `kubectl wait` ends with an error where there is none."""
+        wait = ("wait", "--for=condition=Established", "--timeout=30s", *what)
+        wait_until(lambda: bool(self.kubectl(*wait)), "kinds to be served", timeout_seconds=60, every_seconds=0.2)
+
     def write_kubeconfig(self, user: str, *, token: str | None = None) -> Path:
         """`<user>.kubeconfig`: for one of `users`, or for anybody with the given token (a service account's)."""
         authority = base64.b64encode(self.authority.certificate.read_bytes()).decode()

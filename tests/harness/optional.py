@@ -177,7 +177,7 @@ def install(cluster: ControlPlane, *kinds: str) -> None:
     """Let the cluster have these kinds."""
     for kind in kinds:
         cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(definition(kind)))
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{crd_of(kind)}")
+        cluster.established(f"crd/{crd_of(kind)}")
 
 
 def remove(cluster: ControlPlane, *kinds: str) -> None:
