@@ -71,7 +71,7 @@ def crds(control_plane: ControlPlane) -> ControlPlane:
     The garbage collector looks for new kinds every 30 s: children of a deleted object may outlive it that long.
     """
     control_plane.kubectl("apply", "--server-side", "-f", CRDS)
-    control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", CRDS)
+    control_plane.established("-f", CRDS)
     return control_plane
 
 

@@ -1,8 +1,7 @@
 """Rollouts of real engines under a load that never stops: a canary that cannot serve is taken back, one that can is
 promoted, and no request fails.
 
-That a canary is told to be slower takes minutes of measuring two engines that share this machine's cores: `make
-test-long`.
+They take minutes: two engines share this machine's cores (`make test-long`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tests.e2e.serving import manifest
 from tests.harness.node import Node
 from tests.harness.processes import Daemon
 
-pytestmark = [pytest.mark.node, pytest.mark.engine]
+pytestmark = [pytest.mark.node, pytest.mark.engine, pytest.mark.long]
 
 CONCURRENCY = 2
 MEASURED_CONCURRENCY = 4
@@ -60,7 +59,6 @@ def test_a_canary_that_cannot_serve_is_taken_back_one_that_can_is_promoted_and_n
         _promoted(scene, operator, spec, first)
 
 
-@pytest.mark.long
 def test_a_canary_that_is_slower_is_taken_back_and_one_that_is_not_is_promoted(node: Node, node_namespace: str) -> None:
     with _served(node, node_namespace, serving(600), MEASURED_CONCURRENCY) as (scene, operator, spec, first):
         _taken_back(scene, operator, spec, first)
