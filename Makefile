@@ -51,13 +51,11 @@ lint: environment ## Style, types and import contracts
 verify: environment ## Fail where a generated file (CRDs, reference pages) is not what the code says
 	$(BIN)/python -m paceline_operator.api.crd --check
 	$(BIN)/python -m hack.reference --check
-	$(BIN)/python -m hack.dashboards --check
 
 .PHONY: generate
 generate: environment ## Write the generated files
 	$(BIN)/python -m paceline_operator.api.crd --write
 	$(BIN)/python -m hack.reference --write
-	$(BIN)/python -m hack.dashboards --write
 
 .PHONY: bench-tuner
 bench-tuner: environment ## The tuner and its rivals over tables and grids: table, picture, page (SEEDS=3)

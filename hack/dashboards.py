@@ -1,13 +1,11 @@
 """The Grafana dashboards, from what they ask: fleet, one serving, tuning. The chart holds what is made here.
 
-`.venv/bin/python -m hack.dashboards --write`, or `--check` (exit status 1 where a file differs).
+hack.reference writes and checks them.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -210,6 +208,15 @@ def dashboard(name: str, title: str, panels: tuple[Panel, ...]) -> dict[str, Any
     }  # fmt: skip
 
 
+def files() -> dict[str, str]:
+    """Path in the repository -> text, of each."""
+    folder = FOLDER.relative_to(ROOT)
+    return {
+        f"{folder}/{name}.json": json.dumps(dashboard(name, title, panels), indent=1) + "\n"
+        for name, (title, panels) in DASHBOARDS.items()
+    }
+
+
 def queries() -> Iterator[str]:
     """Every PromQL expression, variables of Grafana filled in."""
     for _, panels in DASHBOARDS.values():
@@ -259,28 +266,3 @@ def _laid_out(panels: tuple[Panel, ...]) -> Iterator[dict[str, Any]]:
             ],
         }  # fmt: skip
         x, row = x + panel.width, max(row, panel.height)
-
-
-def main() -> int:
-    """Write or check; answers the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="write the files")
-    action.add_argument("--check", action="store_true", help="fail where a file differs")
-    write = parser.parse_args().write
-    stale = False
-    for name, (title, panels) in DASHBOARDS.items():
-        path, text = FOLDER / f"{name}.json", json.dumps(dashboard(name, title, panels), indent=1) + "\n"
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        if write:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        else:
-            print(f"{path.relative_to(ROOT)} is not what hack/dashboards.py says: run `make generate`", file=sys.stderr)
-            stale = True
-    return int(stale)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

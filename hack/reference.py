@@ -1,5 +1,5 @@
 """Write or check the pages that follow from the code: one line per module (docs/modules.md), what vLLM can do
-together (docs/compatibility.md), metrics (docs/reference/).
+together (docs/compatibility.md), metrics (docs/reference/), and the dashboards of the chart.
 
 `.venv/bin/python -m hack.reference --write`, or `--check` (exit status 1 where a page differs).
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from hack import compatibility
+from hack import compatibility, dashboards
 from hack import fields as field_table
 from paceline_engine import exporter
 from paceline_operator import exported, gauges, metrics
@@ -89,6 +89,7 @@ def main() -> int:
         "docs/compatibility.md": compatibility.page(),
         "docs/fields.md": field_table.page(),
         "docs/reference/metrics.md": metrics_page(),
+        **dashboards.files(),
     }
     for name, text in pages.items():
         path = ROOT / name

@@ -34,6 +34,13 @@ class Output(StrEnum):
     NAME = "name"
 
 
+class Form(StrEnum):
+    """Of verbs that print one thing."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
 Serving = Annotated[str, typer.Argument(metavar="[NAMESPACE/]NAME", help="A SpeculativeServing of the cluster.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Else that of the context, else default.")]
 Context = Annotated[str | None, typer.Option("--context", help="A context of KUBECONFIG; else the present one.")]

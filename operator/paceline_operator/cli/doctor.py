@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from datetime import UTC, datetime
-from enum import StrEnum
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,7 @@ import typer
 
 from paceline_operator import naming
 from paceline_operator.api.crd import KINDS, crd
-from paceline_operator.cli.cluster import Context, Where, reach
+from paceline_operator.cli.cluster import Context, Form, Where, reach
 from paceline_operator.cli.get import show
 from paceline_operator.kinds import OPTIONAL
 from paceline_operator.local.container import DISTRIBUTION
@@ -24,13 +23,6 @@ if TYPE_CHECKING:
 
 OPERATOR_LABELS = {"app.kubernetes.io/name": naming.APP, "app.kubernetes.io/component": "operator"}
 WANTED = ("list", "get", "patch")
-
-
-class Form(StrEnum):
-    """Of what is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def doctor(

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from paceline_operator.cli.cluster import USER_ERROR_STATUS, Form
 from paceline_operator.examined import MODELS, Examined, examine
 from paceline_operator.local.document import UserError, documents
 
 KINDS = tuple(MODELS)
-USER_ERROR_STATUS = 2
-
-
-class Form(StrEnum):
-    """How it is told."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def preflight(
