@@ -35,6 +35,8 @@ bad one rests."""
 NEAR_REST_SECONDS = 600.0
 """Longest that the bad k nearest to the one in force rests: whether it is good again, nothing else tells. A burst of a
 k four times slower costs 0.1 % of that."""
+BASELINE_SECONDS = 10.0
+"""Between two bursts that only make the baseline known, or look at the nearest bad k once it has rested."""
 ALIVE_SECONDS = 80.0
 """At k=0, at most between two bursts of the k that tells of a change, whatever they cost."""
 FULL_CACHE = 0.95
@@ -135,8 +137,7 @@ def wish(
     are not bad do and k=0 (the baseline; at k=0 the smallest other k, whose drafts tell of a change of traffic), as
     rarely as keeps their cost at SETTLED_LOSS. A k that was not seen for long (`ages`, seconds) is tried in any case,
     a bad one at intervals that double; k=0 also while the baseline is `thin`. A k of `current` leaves only when it is
-    clearer than when it came. `pace`: decode steps of an engine in a pass; a burst in each is enough for the baseline,
-    and for the nearest bad k once it has rested.
+    clearer than when it came. `pace`: decode steps of an engine in a pass.
     """
     ladder, share = settings.ladder, settings.probe_share
     in_force = [one.in_force for one in present]
@@ -176,7 +177,8 @@ def wish(
     if not better:
         lost, most = sum(losses.get(k, 0.0) for k in ks) / len(ks), OFF_LOSS if 0 in in_force else SETTLED_LOSS
         rare = share * 0.5 ** max(0, math.ceil(math.log2(max(lost, 1e-6) * share / most)))
-        passes = 1.0 if thin or due else ALIVE_SECONDS / settings.interval_seconds if 0 in in_force else math.inf
+        rest = BASELINE_SECONDS if thin or due else ALIVE_SECONDS if 0 in in_force else math.inf
+        passes = max(1.0, rest / settings.interval_seconds)
         share = min(share, max(rare, (SETTLE_STEPS + BURST_STEPS) / (pace * passes))) if pace > 0 else rare
     wanted = _bursts(ks, share)
     if current is not None and wanted.ks == current.ks and 0.5 <= share_of(wanted) / share_of(current) <= 2:
