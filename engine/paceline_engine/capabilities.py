@@ -6,7 +6,8 @@ from typing import Any
 
 from paceline_engine import verification
 from paceline_engine.exporter import feasible
-from paceline_engine.protocol import Capabilities, Feature, Verification, VerificationFeature
+from paceline_engine.identity import identity
+from paceline_engine.protocol import Capabilities, Feature, Identity, Verification, VerificationFeature
 from paceline_engine.worker import Findings
 
 SEAM = ("schedule", "_update_after_schedule", "update_from_output", "requests", "running", "dynamic_sd_lookup")
@@ -52,6 +53,7 @@ def probe(scheduler: Any, engine_version: str, executor: Any = None) -> Capabili
         api_servers=api_servers,
         graph_requests=found.graph_requests,
         metrics=feasible(api_servers),
+        identity=_identity(config, found),
     )
 
 
@@ -78,6 +80,13 @@ def _look(executor: Any, ladder: tuple[int, ...], max_num_seqs: int) -> tuple[Fi
         return verification.inspect(executor, ladder, max_num_seqs), ""
     except Exception as error:
         return Findings(), f"the workers did not answer: {type(error).__name__}: {error}"[:300]
+
+
+def _identity(config: Any, found: Findings) -> Identity:
+    try:
+        return identity(config, found)
+    except Exception:  # a configuration of another shape: what it is good for does not wait for its name
+        return Identity()
 
 
 def _live_k(scheduler: Any, config: Any, runner: str, engine_version: str) -> Feature:

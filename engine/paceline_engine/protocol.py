@@ -125,6 +125,23 @@ class VerificationFeature(Feature):
     """Worker processes that must apply a change at the same step."""
 
 
+class Identity(Wire):
+    """What the numbers of this engine hold for; empty where the engine cannot tell."""
+
+    gpu: str = ""
+    """Product name as the driver gives it; on a CPU `CPU` and the processor's name."""
+    tensor_parallel_size: Count = 0
+    """0 = not told."""
+    graph_mode: str = ""
+    """vLLM's cudagraph mode in force."""
+    max_capture_size: Count = 0
+    """Largest captured graph, tokens; 0 = none."""
+    model_digest: str = ""
+    """`sha256:...` of what tells the target's weights from others."""
+    draft_digest: str = ""
+    """The same of the draft's; empty where it has no weights of its own."""
+
+
 class Capabilities(Wire):
     """What this engine process can do, probed from its live objects at load."""
 
@@ -145,6 +162,7 @@ class Capabilities(Wire):
     where the engine captures none."""
     metrics: Feature = Feature(supported=False)
     """`paceline_` series on the serving port's /metrics; absent with the reason where the operator has to export."""
+    identity: Identity = Identity()
 
 
 class Probe(Wire):

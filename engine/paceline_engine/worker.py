@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from paceline_engine.protocol import Cost, Verification, VerificationPolicy
 
 SEAM = ("get_num_tokens", "set_cost_curves", "cost_tables", "num_bonus_tokens", "_max_total_logits")
 """What is needed of the manager."""
+NAME_LENGTH = 128
 _OURS = "_paceline"
 """Where the manager keeps our half of it."""
 _T = TypeVar("_T")
@@ -36,6 +38,10 @@ class Findings:
     """AV is at work."""
     absent: str = ""
     """Why AV cannot be controlled though it is at work."""
+    device: str = ""
+    """As Identity's gpu; so are the next two."""
+    graph_mode: str = ""
+    max_capture_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,9 @@ def inspect(worker: Any, ks: tuple[int, ...], max_requests: int) -> Findings:
         graph_requests=_or_empty(lambda: _graphs(worker.model_runner, ks, max_requests), {}),
         adaptive=adaptive,
         absent=absent,
+        device=_or_empty(lambda: _device(worker), ""),
+        graph_mode=_or_empty(lambda: str(_compilation(worker).cudagraph_mode.name), ""),
+        max_capture_size=_or_empty(lambda: _largest(_compilation(worker)), 0),
     )
 
 
@@ -176,6 +185,27 @@ def _falling(size: int) -> Any:
 def _points(curve: Iterable[Cost]) -> list[tuple[int, float]]:
     """(size, milliseconds), as vLLM keeps them."""
     return [(cost.at, cost.microseconds / 1000) for cost in curve]
+
+
+def _device(worker: Any) -> str:
+    if worker.device.type == "cpu":
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+        return f"CPU {model}".strip()[:NAME_LENGTH]
+    import torch
+
+    return str(torch.cuda.get_device_name(worker.device))[:NAME_LENGTH]
+
+
+def _compilation(worker: Any) -> Any:
+    return worker.model_runner.vllm_config.compilation_config
+
+
+def _largest(compilation: Any) -> int:
+    """The runner may have found in its start that there is nothing to capture."""
+    if compilation.cudagraph_mode.name == "NONE":
+        return 0
+    return int(compilation.max_cudagraph_capture_size or 0)
 
 
 def _backends(runner: Any) -> str:
