@@ -1,7 +1,8 @@
 """From what a session measured to the figures that are quoted: plugin.json and closed_loop.json.
 
-Usage: assemble.py SESSION_FOLDER [benchmarks/results/h200]. Copies the session's own files there, logs aside, and adds
-the two. What was not measured is null.
+Usage: assemble.py SESSION_FOLDER [benchmarks/results/h200]. Copies the session's own files there, logs aside, over
+those of earlier sessions, so that every stage is the newest of its kind, and adds the two. What was never measured is
+null.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def without_luck(windows: Sequence[Mapping[str, Any]]) -> float:
 
 def plugin(folder: Path) -> dict[str, Any]:
     """The plugin's speed, cost and truth."""
-    lane, retune = read(folder, "lane_steps") or read(folder, "lane_plugin"), read(folder, "retune")
+    lane, retune = read(folder, "lane_plugin"), read(folder, "retune")
     overhead, samples = read(folder, "overhead").get("by_load", {}), read(folder, "samples")
     return {
         "environment": lane.get("engines", {}).get("main"),
@@ -97,6 +98,8 @@ def closed_loop(folder: Path) -> dict[str, Any]:
                 }  # fmt: skip
         if "down" in at:
             at["ratio_to_best"] = at["down"]["tok_s"] / fixed[best]
+            if beside := raw.get("beside", {}).get(load):
+                at["ratio_to_best_beside"] = at["down"]["tok_s"] / max(rate(windows) for windows in beside.values())
             at["ratio_to_off"] = at["down"]["tok_s"] / at["off_tok_s"] if "off_tok_s" in at else None
             if load == "1":
                 exact = {k: without_luck(windows) for k, windows in ks.items()}
@@ -150,15 +153,28 @@ def with_verification(folder: Path, without: Mapping[str, Any]) -> dict[str, Any
     }  # fmt: skip
 
 
+def merge_lanes(session: Path, results: Path) -> None:
+    """Engines and stages of the session's lanes into those that are there; a stage stands once, where it ran last."""
+    new = {path.name: json.loads(path.read_text()) for path in sorted(session.glob("lane_*.json"))}
+    ran = {stage for lane in new.values() for stage in lane["stages"]}
+    for path in sorted({results / name for name in new} | set(results.glob("lane_*.json"))):
+        lane = json.loads(path.read_text()) if path.exists() else {"engines": {}, "stages": {}}
+        stages = {name: stage for name, stage in lane["stages"].items() if name not in ran}
+        more = new.get(path.name, {"engines": {}, "stages": {}})
+        lane |= {"engines": lane["engines"] | more["engines"], "stages": stages | more["stages"]}
+        path.write_text(json.dumps(lane, indent=1) + "\n")
+
+
 def main() -> None:
     """Copy and add."""
     session = Path(sys.argv[1])
     results = Path(sys.argv[2]) if len(sys.argv) > 2 else RESULTS
     results.mkdir(parents=True, exist_ok=True)
     for path in sorted(session.iterdir()):
-        if path.suffix in KEPT and not path.name.startswith("."):
+        if path.suffix in KEPT and not path.name.startswith((".", "lane_")):
             shutil.copyfile(path, results / path.name)
-    for name, found in (("plugin", plugin(session)), ("closed_loop", closed_loop(session))):
+    merge_lanes(session, results)
+    for name, found in (("plugin", plugin(results)), ("closed_loop", closed_loop(results))):
         if found:
             (results / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
 

@@ -1,10 +1,11 @@
 """The tuner closed around a real engine: does it find, at every load, what the best fixed k gives there?
 
-The loads once up, once down. On the way up every fixed k is pinned for two windows at each load, one before the tuner's
-visit and one after, in opposite orders, and the drafter-less engine that lies beside has its windows there too. All
-that is hidden from the tuner: its samples are thrown away and its clock stands. On the way down the tuner alone runs;
-scored on the last 15 s of each visit. The tuner is the operator's own and runs, as in life, in a process of its own: it
-reads and pushes over HTTP at its interval while the engine steps.
+The loads once up, once down. On the way up every fixed k is pinned for two windows at each load, one before the
+tuner's visit and one after, in opposite orders, and the drafter-less engine that lies beside has its windows there too.
+All that is hidden from the tuner: its samples are thrown away and its clock stands. On the way down the tuner runs,
+scored on the last 15 s of each visit; the k that was best there on the way up has a window before and one after, which
+tells what drifted meanwhile. The tuner is the operator's own and runs, as in life, in a process of its own: it reads
+and pushes over HTTP at its interval while the engine steps.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ class Run:
         self.tuner = Tuner(lane, engine)
         self.result: dict[str, Any] = {
             "engine": lane.remotes[engine].facts, "reply_tokens": SCALE.reply_tokens, "loads": list(SCALE.loads),
-            "interval_seconds": INTERVAL_SECONDS, "fixed": {}, "off": {}, "up": {}, "down": {}, "reference": [],
+            "interval_seconds": INTERVAL_SECONDS, "fixed": {}, "off": {}, "up": {}, "down": {}, "beside": {},
+            "reference": [],
         }  # fmt: skip
 
     def save(self) -> None:
@@ -167,8 +169,16 @@ def run(lane: Lane, engine: str, beside: str) -> None:
             if load not in run.result["up"]:
                 run.visit("up", load, SCALE.visit_seconds)
     for load in reversed(SCALE.loads):
+        best = best_fixed(run.result["fixed"][load])
+        before = run.pinned(load, [best], SCALE.pinned_seconds)[best]
         run.visit("down", load, SCALE.visit_seconds)
+        run.result["beside"][load] = {best: [before, run.pinned(load, [best], SCALE.pinned_seconds)[best]]}
     run.reference()
+
+
+def best_fixed(windows: dict[int, list[dict[str, Any]]]) -> int:
+    """The k with the most tokens a second."""
+    return max(windows, key=lambda k: sum(w["tokens"] for w in windows[k]) / sum(w["seconds"] for w in windows[k]))
 
 
 def run_verification(lane: Lane, engine: str) -> None:

@@ -12,8 +12,6 @@ from typing import Any
 from page import NOT_MEASURED, PAGE, PICTURE, interval, number, read, rows, table
 
 LANES = ("loop", "plugin", "ranks", "text", "steps")
-BEFORE = "before_short_way"
-"""Folder of what was measured before steady steps took a short way through the plugin."""
 
 
 def environment() -> list[str]:
@@ -48,18 +46,11 @@ def stages() -> list[str]:
     ]
     if not body:
         return []
-    lines = ["## What was run", "", *table(("stage", "outcome", "s"), body), *failed, *([""] if failed else [])]
-    names = [row[0] for row in body]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        lines += [
-            f"There were two runs. {', '.join(twice)} stand twice: they ran again after the plugin had been changed to "
-            "take a short way through steps that are like the one before (the same k for all requests, none of them "
-            "in its prompt), which do less before and after the model's own work. \"Before steady steps took a short "
-            'way" is the first run, with the plugin as it was; what has no such heading is the newest of its kind. '
-            "Cells of a stage that was ended are missing.",
-            "",
-        ]
-    return lines
+    return [
+        "## What was run", "",
+        "In several sessions; each stage stands with its newest run. Cells of a stage that was ended are missing.", "",
+        *table(("stage", "outcome", "s"), body), *failed, *([""] if failed else []),
+    ]  # fmt: skip
 
 
 def changes() -> list[str]:
@@ -104,13 +95,8 @@ def costs() -> list[str]:
     """What the plugin, its thread, a schedule and an idle drafter cost."""
     boots = read("boots").get("by_load", {})
     lines: list[str] = []
-    for title, name in (
-        ("What the plugin costs", "overhead"),
-        ("What it cost before steady steps took a short way", f"{BEFORE}/overhead"),
-    ):
-        overhead = read(name).get("by_load", {})
-        if not overhead:
-            continue
+    overhead = read("overhead").get("by_load", {})
+    if overhead:
         body = [
             [
                 load, interval(at["plugin_over_none"]), interval(at["plugin_over_no_thread"]),
@@ -118,16 +104,10 @@ def costs() -> list[str]:
             ]
             for load, at in overhead.items()
         ]  # fmt: skip
-        head = (
-            "requests",
-            "plugin, %",
-            "its thread alone, %",
-            "its hooks alone, %",
-            "hooks of a step, µs p50 / p99",
-        )
+        head = ("requests", "plugin, %", "its thread alone, %", "its hooks alone, %", "hooks of a step, µs p50 / p99")
         lines += [
-            f"## {title}", "",
-            f"Step time with over step time without, in percent, 95 % interval over rounds; k={read(name)['k']} "
+            "## What the plugin costs", "",
+            f"Step time with over step time without, in percent, 95 % interval over rounds; k={read('overhead')['k']} "
             "in one engine whose plugin is taken out and put back between windows of identical fresh requests. The "
             "thread is polled once a second from outside, and compared with no server and no thread at all.",
             "", *table(head, body),
@@ -149,14 +129,7 @@ def costs() -> list[str]:
 
 def truth() -> list[str]:
     """Whether the samples are true."""
-    return [
-        *_truth("Are its samples true", ""),
-        *_truth("Were they before steady steps took a short way", f"{BEFORE}/"),
-    ]
-
-
-def _truth(title: str, folder: str) -> list[str]:
-    found, cells = read(f"{folder}samples"), rows(f"{folder}sweep")
+    found, cells = read("samples"), rows("sweep")
     if not found:
         return []
     ks = list(dict.fromkeys(row["k"] for row in cells))
@@ -175,7 +148,7 @@ def _truth(title: str, folder: str) -> list[str]:
         for k, here in found["acceptance_by_k"].items()
     ]
     return [
-        f"## {title}", "",
+        "## Are its samples true", "",
         "Step time in ms, by wall clock outside the plugin:", "", *table(("requests", *(f"k={k}" for k in ks)), step),
         f"The plugin's step time against it, error in percent (largest {number(found['cost_error_pct_max'])}):", "",
         *table(("requests", *(f"k={k}" for k in ks)), cost),
@@ -241,19 +214,21 @@ def closed_loop() -> list[str]:
         body.append(
             [
                 load, number(down.get("table_k"), 0), number(down.get("tok_s"), 0), number(down.get("whole_tok_s"), 0),
-                str(best), number(at["fixed_tok_s"][str(best)], 0), number(at.get("ratio_to_best")),
+                str(best), number(at["fixed_tok_s"][str(best)], 0), number(at.get("ratio_to_best"), 3),
+                number(at.get("ratio_to_best_beside"), 3),
                 number(at.get("off_tok_s"), 0), number(at.get("ratio_to_off")),
             ]
         )  # fmt: skip
     head = (
         "requests", "k chosen", "tokens/s, last 15 s", "whole visit", "best fixed k", "its tokens/s", "ratio",
-        "no drafter", "ratio",
+        "ratio to it beside", "no drafter", "ratio",
     )  # fmt: skip
     lines = [
         "## The closed loop", "",
         "The operator's tuner at an interval of 2 s drives one engine up and down over the loads; scored on the last "
         "15 s of each downward visit, against every k pinned for 2 × 3 s on the way up and the drafter-less engine "
-        "beside.", "",
+        "beside. The best of seven noisy windows is itself a little lucky, and minutes lie between; \"beside\" is the "
+        "same k pinned anew, right before and after the visit.", "",
         f"![tokens per second by load]({PICTURE})", "", *table(head, body),
         f"- Lowest ratio to the best fixed k of a load: {number(found['ratio_to_oracle'], 3)}.",
         f"- The best single k in hindsight is {found['best_fixed_k']}; at its worst load it reaches "
