@@ -48,14 +48,20 @@ lint: environment ## Style, types and import contracts
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: verify
-verify: environment ## Fail where a generated file (CRDs, reference pages) is not what the code says
+verify: environment helm ## Fail where a generated file (CRDs, reference pages, bundle) is not what the code says
 	$(BIN)/python -m paceline_operator.api.crd --check
 	$(BIN)/python -m hack.reference --check
+	$(BIN)/python -m hack.chart --check
 
 .PHONY: generate
-generate: environment ## Write the generated files
+generate: environment helm ## Write the generated files
 	$(BIN)/python -m paceline_operator.api.crd --write
 	$(BIN)/python -m hack.reference --write
+	$(BIN)/python -m hack.chart --write
+
+.PHONY: bundle
+bundle: environment helm ## Write install.yaml, and the pages about the chart's values
+	$(BIN)/python -m hack.chart --write
 
 .PHONY: bench-tuner
 bench-tuner: environment ## The tuner and its rivals over tables and grids: table, picture, page (SEEDS=3)
@@ -71,7 +77,7 @@ clean: ## Remove what was built in this clone (the cache is shared between clone
 	find operator engine tests hack -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The parts of setup. Each looks first whether there is anything to do.
-.PHONY: packages environment engine model kubernetes constraints
+.PHONY: packages environment engine model kubernetes helm constraints
 packages:
 	@PYTHON=$(PYTHON) hack/setup/packages.sh
 environment: packages
@@ -82,6 +88,8 @@ model: engine
 	@.venv/engine/bin/python -m hack.setup.model
 kubernetes: packages
 	@$(PYTHON) hack/kubernetes/build.py
+helm: packages
+	@$(PYTHON) hack/kubernetes/build.py --only helm
 
 constraints: environment # Pin the versions that .venv has now
 	@{ sed -n '/^#/p' hack/setup/constraints.txt; $(BIN)/pip freeze --exclude-editable; } > out/constraints.txt

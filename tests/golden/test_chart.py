@@ -50,14 +50,27 @@ def rights(document: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
     }
 
 
-def test_lint() -> None:
-    helm("lint", "--strict", CHART)
+def cluster_role(*arguments: str) -> dict[str, Any]:
+    """The operator's."""
+    return one(rendered("--set=rbac.aggregate=false", *arguments), "ClusterRole")
 
 
 def test_the_default_objects() -> None:
     kinds = sorted(document["kind"] for document in rendered())
     assert kinds == sorted(
-        ["ServiceAccount", "Secret", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Deployment", "Pod"]
+        [
+            *(
+                "ServiceAccount",
+                "Secret",
+                "NetworkPolicy",
+                "Role",
+                "RoleBinding",
+                "ClusterRoleBinding",
+                "Deployment",
+                "Pod",
+            ),
+            *3 * ["ClusterRole"],  # the operator's; for people: view, edit
+        ]
     )
 
 
@@ -117,7 +130,7 @@ def test_selectors_carry_no_version() -> None:
 
 
 def test_rights_are_those_that_the_operator_uses() -> None:
-    granted = rights(one(rendered(), "ClusterRole"))
+    granted = rights(cluster_role())
     for group_version, plural in OPTIONAL.values():
         assert granted.pop((group_version.partition("/")[0], plural)) == {"get", "list"} | WRITE, "not watched"
     watched = {(group, plural) for group, _, plural in CHILDREN}
@@ -149,10 +162,30 @@ def test_rights_are_those_that_the_operator_uses() -> None:
     ],
 )
 def test_rights_to_kinds_of_others_can_be_left_out_one_by_one(name: str, kind: str) -> None:
-    everything = rights(one(rendered(), "ClusterRole"))
-    without = rights(one(rendered(f"--set=integrations.{name}=false"), "ClusterRole"))
+    everything = rights(cluster_role())
+    without = rights(cluster_role(f"--set=integrations.{name}=false"))
     group_version, plural = OPTIONAL[kind]
     assert everything.keys() - without.keys() == {(group_version.partition("/")[0], plural)}
+
+
+def test_people_get_paceline_with_what_they_have_in_a_namespace() -> None:
+    roles = {document["metadata"]["name"]: document for document in rendered() if document["kind"] == "ClusterRole"}
+    view, edit = (roles[f"paceline-system:paceline-{name}"] for name in ("view", "edit"))
+    kinds = {(naming.GROUP, plural) for plural in PLURALS}
+    scale = (naming.GROUP, f"{naming.PLURAL_SERVING}/scale")
+    assert rights(view) == {**dict.fromkeys(kinds, READ), scale: {"get"}}
+    change = {"create", "update", "patch", "delete", "deletecollection"}
+    assert rights(edit) == {**dict.fromkeys(kinds, change), scale: {"update", "patch"}}
+    aggregated = {name for role in (view, edit) for name in role["metadata"]["labels"] if "aggregate-to" in name}
+    assert aggregated == {f"rbac.authorization.k8s.io/aggregate-to-{name}" for name in ("view", "edit", "admin")}
+
+
+def test_the_operators_pods_take_connections_to_one_port() -> None:
+    policy = one(rendered(), "NetworkPolicy")["spec"]
+    selector = one(rendered(), "Deployment")["spec"]["selector"]["matchLabels"]
+    assert policy["podSelector"]["matchLabels"] == selector
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}]}]
 
 
 def test_the_lease_is_written_in_the_operators_namespace_alone() -> None:
@@ -166,7 +199,7 @@ def test_named_namespaces_get_a_role_each_and_nothing_cluster_wide() -> None:
     assert not [document for document in documents if document["kind"].startswith("Cluster")]
     roles = {document["metadata"]["namespace"]: document for document in documents if document["kind"] == "Role"}
     assert set(roles) == {"a", "b", "paceline-system"}
-    everywhere = rights(one(rendered(), "ClusterRole"))
+    everywhere = rights(cluster_role())
     del everywhere["apiextensions.k8s.io", "customresourcedefinitions"]
     assert rights(roles["a"]) == rights(roles["b"]) == everywhere
     watched = {"name": "PACELINE_WATCH_NAMESPACES", "value": "a,b"}
@@ -254,6 +287,7 @@ def test_the_schema_describes_exactly_the_values_and_their_defaults_are_valid() 
         ("fullnameOverride=Upper", "/fullnameOverride"),
         ("integrations.kubeRay=true", "/integrations"),
         ("integrations.httpRoute=yes", "/integrations/httpRoute"),
+        ("networkPolicy.to[0].podSelector=x", "/networkPolicy"),
     ],
 )
 def test_values_that_nobody_reads_are_refused(setting: str, where: str) -> None:

@@ -14,6 +14,10 @@ import yaml
 from hack.kubernetes.build import find
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "paceline"
+VARIANTS = {path.stem: path for path in sorted((CHART.parents[1] / "tests/golden/chart/values").glob("*.yaml"))}
+"""Name -> values: the ways to install it that are rendered, compared and shown to an API server."""
+NAMESPACES = ("paceline-system", "team-a", "team-b")
+"""Those that the variants' objects are in."""
 TIMEOUT_SECONDS = 120.0
 
 
