@@ -55,3 +55,12 @@ class FakeClock:
 def rfc3339(moment: datetime) -> str:
     """`2026-01-01T00:00:00Z`, the way Kubernetes writes times."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def moment(text: object) -> datetime | None:
+    """What `text` says in RFC 3339; None where it is no time with an offset, whatever it is."""
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return found if found is not None and found.utcoffset() is not None else None

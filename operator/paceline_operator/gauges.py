@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 
 from prometheus_client import REGISTRY
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from paceline_operator.api.status import BucketStatus, GoodputRow, ServingStatus
+from paceline_operator.clock import moment
 
 MAX_SERVINGS = 2000
 """About 60 series each: 120,000 in all, 15 MB of text."""
@@ -103,8 +103,8 @@ def values(status: ServingStatus) -> Iterator[Value]:
         yield "exploration_step_share", (), status.exploration.step_share_permille / 1000
     yield "policy_generation", (), status.policy_generation
     yield "acknowledged_pods", (), status.acknowledged_pods
-    if status.decisions and (at := _unix(status.decisions[0].at)) is not None:
-        yield "decision_timestamp_seconds", (status.decisions[0].reason,), at
+    if status.decisions and (at := moment(status.decisions[0].at)) is not None:
+        yield "decision_timestamp_seconds", (status.decisions[0].reason,), at.timestamp()
     if status.load_requests is not None:
         yield "load_requests", (), status.load_requests
         bucket = next((one for one in status.buckets if one.from_requests == status.load_requests), None)
@@ -126,13 +126,6 @@ def _row(row: GoodputRow) -> Iterator[Value]:
     yield "step_seconds", k, row.step_microseconds / 1e6
     yield "acceptance_length", k, length
     yield "tokens_per_position", k, length / (row.k + 1)
-
-
-def _unix(text: str) -> float | None:
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None
 
 
 SERVINGS = ServingSeries()

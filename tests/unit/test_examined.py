@@ -195,7 +195,7 @@ def test_a_file_whose_value_contains_itself_is_a_mistake(spec: str, tmp_path: Pa
     file = tmp_path / "x.yaml"
     file.write_text(f"kind: SpeculativeServing\nspec:\n  {spec}\n")
     result = RUNNER.invoke(app, ["preflight", "-f", str(file)])
-    assert (result.exit_code, result.output) == (2, f"paceline: {file}: a value contains itself (`&` and `*`)\n")
+    assert (result.exit_code, result.output) == (2, f"paceline preflight: {file}: a value contains itself (`&` and `*`)\n")
     file.write_text("kind: SpeculativeServing\nspec: {a: &a {x: 1}, b: *a, c: [*a, *a]}\n")
     assert "contains itself" not in RUNNER.invoke(app, ["preflight", "-f", str(file)]).output
 

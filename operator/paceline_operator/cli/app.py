@@ -14,6 +14,7 @@ from paceline_operator.cli import change, get
 from paceline_operator.cli.doctor import doctor
 from paceline_operator.cli.experiment import experiment
 from paceline_operator.cli.explain import explain
+from paceline_operator.cli.mistake import fail
 from paceline_operator.cli.preflight import preflight
 from paceline_operator.cli.record import record
 from paceline_operator.cli.replay import replay
@@ -22,7 +23,6 @@ from paceline_operator.local.document import UserError
 from paceline_operator.local.run import Options, run
 from paceline_operator.local.view import LiveView, PlainView
 
-USER_ERROR_STATUS = 2
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -51,8 +51,7 @@ def local(
         raise typer.Exit(asyncio.run(run(Options(file, target, duration, port), view)))
     except UserError as error:
         view.close()
-        typer.echo(f"paceline: {error}", err=True)
-        raise typer.Exit(USER_ERROR_STATUS) from None
+        fail("local", error)
 
 
 app.command()(get.status)

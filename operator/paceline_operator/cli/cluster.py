@@ -7,12 +7,13 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 import yaml
 
 from paceline_operator import naming
+from paceline_operator.cli.mistake import fail
 from paceline_operator.local.document import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 T = TypeVar("T")
-USER_ERROR_STATUS = 2
 RESOURCE = f"{naming.KIND_SERVING.lower()}.{naming.GROUP}"
 
 
@@ -66,12 +66,6 @@ def reach(verb: str, where: Where, work: Callable[[Kube], Awaitable[T]]) -> T:
         return asyncio.run(_reach(where, work))
     except UserError as error:
         fail(verb, error)
-
-
-def fail(verb: str, error: Exception) -> NoReturn:
-    """End with status 2 and one message."""
-    typer.echo(f"paceline {verb}: {error}", err=True)
-    raise typer.Exit(USER_ERROR_STATUS) from None
 
 
 async def serving_of(kube: Kube, namespace: str, name: str) -> Object:

@@ -12,7 +12,8 @@ import typer
 
 from paceline_operator import explained, told
 from paceline_operator.api.status import DecisionRecord, ServingStatus
-from paceline_operator.cli.cluster import Context, Namespace, Where, fail, reach, serving_of
+from paceline_operator.cli.cluster import Context, Namespace, Where, reach, serving_of
+from paceline_operator.cli.mistake import fail
 from paceline_operator.effective.fleet import Known
 from paceline_operator.local.document import UserError
 from paceline_operator.replay import traces

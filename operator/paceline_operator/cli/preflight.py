@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline_operator.cli.cluster import USER_ERROR_STATUS, Form
+from paceline_operator.cli.cluster import Form
+from paceline_operator.cli.mistake import fail
 from paceline_operator.examined import MODELS, Examined, examine
 from paceline_operator.local.document import UserError, documents
 
@@ -25,8 +26,7 @@ def preflight(
         if not found:
             raise UserError(f"{file}: no document of kind {', '.join(KINDS)}")
     except UserError as error:
-        typer.echo(f"paceline: {error}", err=True)
-        raise typer.Exit(USER_ERROR_STATUS) from None
+        fail("preflight", error)
     if output is Form.JSON:
         typer.echo(json.dumps([_json(one) for one in found], indent=2))
     else:

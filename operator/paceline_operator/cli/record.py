@@ -21,6 +21,7 @@ from rich.console import Console
 from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.cli.cluster import Namespace, Where
+from paceline_operator.cli.mistake import fail
 from paceline_operator.clock import Clock, SystemClock
 from paceline_operator.local import container
 from paceline_operator.local.document import UserError
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from paceline_operator.clients.engine import EngineClient
     from paceline_operator.clients.keys import KeyFile
     from paceline_operator.clients.kube import Kube
-
-USER_ERROR_STATUS = 2
 
 
 def record(
@@ -65,8 +64,7 @@ def record(
         passes = asyncio.run(watch(serving, Where(None, namespace), duration, out, typer.echo))
         typer.echo(f"{passes} passes in {out}")
     except UserError as error:
-        typer.echo(f"paceline record: {error}", err=True)
-        raise typer.Exit(USER_ERROR_STATUS) from None
+        fail("record", error)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import paceline_operator
+from paceline_operator.cli.mistake import fail
 from paceline_operator.replay.ask import Question, material
 from paceline_operator.replay.courses import GRID_SWEEPS
 from paceline_operator.replay.notes import folded
@@ -24,7 +25,6 @@ from paceline_operator.replay.report import replay as run
 from paceline_operator.replay.score import Case
 from paceline_operator.replay.traces import Retraced
 
-USER_ERROR_STATUS = 2
 OWN_TABLES = Path(paceline_operator.__file__).parents[2] / "benchmarks" / "tables"
 """The project's copy of the published tables, in a checkout."""
 WORKLOAD_WIDTH = 24
@@ -89,8 +89,7 @@ def replay(
                 typer.echo(f"left out: {note}", err=True)
             raise ValueError("nothing to replay: no trace, and no load with two valid fixed arms in what could be read")
     except ValueError as error:
-        typer.echo(f"paceline replay: {error}", err=True)
-        raise typer.Exit(USER_ERROR_STATUS) from None
+        fail("replay", error)
     seeds = SEEDS if seed is None else (seed,)
     console = Console()
     with _progress(console) as done:
@@ -108,8 +107,7 @@ def replay(
         try:
             out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
         except OSError as error:
-            typer.echo(f"paceline replay: --json {out}: {error.strerror}", err=True)
-            raise typer.Exit(USER_ERROR_STATUS) from None
+            fail("replay", f"--json {out}: {error.strerror}")
     _tell(console, report, result["overall"], decisions=decisions)
 
 

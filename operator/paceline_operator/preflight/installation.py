@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from paceline_operator.clock import moment
+
 Raw = Mapping[str, Any]
 OLDEST_MINOR = 30
 """preStop.sleep is on by default from Kubernetes 1.30 on (KEP-3960): every engine pod has one."""
@@ -131,7 +133,7 @@ def _operator(found: Found, namespace: str, now: datetime) -> Iterator[Check]:
         yield Check("lease", Grade.FAIL, f"no operator ever held the Lease in {namespace}", remedy)
         return
     spec = found.lease.get("spec") or {}
-    holder, renewed = spec.get("holderIdentity"), _time(spec.get("renewTime"))
+    holder, renewed = spec.get("holderIdentity"), moment(spec.get("renewTime"))
     if not holder or renewed is None:
         yield Check("lease", Grade.FAIL, "nobody holds it: nothing is tuned", "look at the operator's log")
     elif now - renewed > timedelta(seconds=int(spec.get("leaseDurationSeconds") or 15)) + CLOCKS:
@@ -203,7 +205,7 @@ def _named(servings: Sequence[Raw]) -> list[tuple[str, Raw]]:
 
 def _late(raw: Raw, now: datetime) -> bool:
     seen = (raw.get("status") or {}).get("observedGeneration", 0)
-    created = _time(raw["metadata"].get("creationTimestamp"))
+    created = moment(raw["metadata"].get("creationTimestamp"))
     behind = seen < raw["metadata"].get("generation", 0)
     return behind and created is not None and now - created > LATE
 
@@ -217,10 +219,3 @@ def _false(raw: Raw, kind: str) -> str:
 def _some(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def _time(text: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
