@@ -57,6 +57,8 @@ def manifest(name: str, *, tuning: dict[str, Any]) -> dict[str, Any]:
                     # An engine that waits for its second thread at every layer measures the wait, not k.
                     {"name": "VLLM_CPU_OMP_THREADS_BIND", "value": "nobind"},
                     {"name": "OMP_NUM_THREADS", "value": "1"},
+                    # Numba, which ngram drafts with, sets the number of OpenMP threads of the whole process to its own.
+                    {"name": "NUMBA_NUM_THREADS", "value": "1"},
                 ],
                 "podTemplate": {"spec": _overrides(environment)},
             },
