@@ -21,7 +21,7 @@ from control import Control
 from scale import SCALE
 from stalls import Watch
 
-from paceline_operator.resources.capture import capture_sizes
+from paceline_operator.resources.capture import capture_sizes, close_sizes
 
 NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1",
@@ -160,7 +160,8 @@ class Engine:
         options = self.options
         ladder = (0,) if not options.drafter else SCALE.ladder if options.schedule else (SCALE.static_k,)
         mixed = {n for n in MIXED_STEPS if n <= 8 * options.seqs} if len(ladder) == 1 else set()
-        capture = sorted({*capture_sizes(ladder, options.seqs), *mixed})
+        sizes = close_sizes if options.plugin and len(ladder) > 1 else capture_sizes
+        capture = sorted({*sizes(ladder, options.seqs), *mixed})
         found: dict[str, Any] = {
             "max_model_len": 2048, "max_num_seqs": options.seqs, "enable_prefix_caching": False,
             "max_num_batched_tokens": 8192, "disable_log_stats": False,

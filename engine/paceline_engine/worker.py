@@ -1,4 +1,5 @@
-"""What runs in the worker processes: a look at their live objects, and adaptive verification (AV) as it was asked for.
+"""What runs in the worker processes: a look at their live objects, their graphs within reach, and adaptive verification
+(AV) as it was asked for.
 
 The engine core calls these functions in every rank through vLLM's `Executor.collective_rpc`, which takes callables and
 pickles these by name: nothing of a worker is patched, the package only has to be importable there. They never raise: a
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paceline_engine import graphs
 from paceline_engine.protocol import Cost, Verification, VerificationPolicy
 
 SEAM = ("get_num_tokens", "set_cost_curves", "cost_tables", "num_bonus_tokens", "_max_total_logits")
@@ -56,7 +58,11 @@ class Report:
 
 
 def inspect(worker: Any, ks: tuple[int, ...], max_requests: int) -> Findings:
-    """Look at what cannot be seen from the engine core: each part by itself, empty where it is of another shape."""
+    """Look at what cannot be seen from the engine core: each part by itself, empty where it is of another shape.
+
+    Before that, put every full graph within reach of the steps it fits.
+    """
+    _or_empty(lambda: graphs.offer(worker.model_runner), 0)
     try:
         adaptive, absent = _manager(worker) is not None, ""
     except Exception as error:

@@ -16,7 +16,7 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.api.engine import CudagraphMode
 from paceline_operator.api.experiment import SpeculationExperiment
 from paceline_operator.api.profiles import SpeculationProfile
-from paceline_operator.api.runner import Runner, graphs_of, runner_of, without_schedule
+from paceline_operator.api.runner import Runner, graphs_of, runner_of, within_reach, without_schedule
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.preflight import admission, legality, matrix
 from paceline_operator.preflight.matrix import Effect
@@ -121,7 +121,7 @@ def _limits(serving: SpeculativeServing, version: str) -> Iterator[Remark]:
 def _graphs(serving: SpeculativeServing, ladder: tuple[int, ...]) -> Iterator[Remark]:
     """Ks many of whose steps find no full graph, by the sizes that are captured."""
     engine = serving.spec.engine
-    if graphs_of(serving.spec) in (CudagraphMode.NONE, CudagraphMode.PIECEWISE):
+    if graphs_of(serving.spec) is CudagraphMode.NONE or within_reach(serving.spec):
         return
     if runner_of(serving.spec) is Runner.V1:
         return

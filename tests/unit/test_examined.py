@@ -222,9 +222,11 @@ def test_why_k_stays_is_said_once() -> None:
 
 
 def test_ks_that_miss_their_graphs_are_said() -> None:
-    found = of(speculation={"maxTokens": 16}, tuning={"ladder": [16, 10, 6, 4, 3, 2, 1, 0]})
-    assert "few-graphs" in reasons(found, Level.LIMIT)
-    assert "few-graphs" not in reasons(of(speculation={"maxTokens": 16}), Level.LIMIT)
+    asked: dict[str, Any] = {"speculation": {"maxTokens": 16}, "tuning": {"ladder": [16, 10, 6, 4, 3, 2, 1, 0]}}
+    unplugged = {"plugin": {"injection": "None"}}
+    assert "few-graphs" in reasons(of(**asked, engine=unplugged), Level.LIMIT)
+    assert "few-graphs" not in reasons(of(**asked), Level.LIMIT), "the plugin puts each graph within reach"
+    assert "few-graphs" not in reasons(of(speculation={"maxTokens": 16}, engine=unplugged), Level.LIMIT)
 
 
 def test_what_weakens_pods_is_said() -> None:

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_operator.resources.capture import MAX_SIZES, capture_sizes, covered, request_counts
+from paceline_operator.resources.capture import (
+    MAX_GRAPHS,
+    MAX_SIZES,
+    capture_sizes,
+    close_sizes,
+    covered,
+    request_counts,
+)
 from paceline_operator.tuning.prior import ladder_of
 from tests.servings import serving
 
@@ -91,3 +98,28 @@ def test_the_steps_of_the_ladder_of_each_max_tokens_find_their_graphs(
     shares = covered(capture_sizes(ladder, max_num_seqs), ladder, max_num_seqs).values()
     assert min(shares) >= least
     assert sum(shares) / len(shares) >= mean
+
+
+@given(LADDERS, SEQS)
+def test_close_sizes_reach_the_end_of_every_k(ladder: set[int], max_num_seqs: int) -> None:
+    sizes = close_sizes(ladder, max_num_seqs)
+    assert list(sizes) == sorted(set(sizes))
+    assert sizes[-1] == (max(ladder) + 1) * max_num_seqs
+    assert {(k + 1) * max_num_seqs for k in ladder} <= set(sizes)
+
+
+@pytest.mark.parametrize("ladder", [{7, 5, 4, 3, 2, 1, 0}, {5, 3, 2, 1, 0}, {16, 12, 10, 8, 6, 5, 4, 3, 2, 1, 0}])
+@pytest.mark.parametrize("max_num_seqs", [32, 128, 256, 1024])
+def test_close_sizes_pad_little_and_are_not_many(ladder: set[int], max_num_seqs: int) -> None:
+    sizes = close_sizes(ladder, max_num_seqs)
+    assert len(sizes) <= MAX_SIZES
+    assert sum(size <= (k + 1) * max_num_seqs for k in ladder for size in sizes) <= MAX_GRAPHS
+    own = {k: sorted({-(-size // (k + 1)) * (k + 1) for size in sizes}) for k in ladder}
+    padded = [
+        next(tokens for tokens in own[k] if tokens >= n * (k + 1)) / (n * (k + 1)) - 1
+        for k in ladder
+        for n in range(1, max_num_seqs + 1)
+    ]
+    crowded = len(ladder) > 10 and max_num_seqs > 256
+    assert sum(padded) / len(padded) <= (0.15 if crowded else 0.1)
+    assert max(padded) <= 1.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from paceline_operator.api.engine import CudagraphMode, Device
+from paceline_operator.api.engine import CudagraphMode, Device, PluginInjection
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.speculation import V1_FIXED_K_METHODS, V1_METHODS
 
@@ -47,6 +47,14 @@ def graphs_of(spec: ServingSpec) -> CudagraphMode:
 def keeps_k(spec: ServingSpec) -> bool:
     """The method's proposer asserts k == num_speculative_tokens: another k would end the engine."""
     return runner_of(spec) is Runner.V1 and spec.speculation.method in V1_FIXED_K_METHODS
+
+
+def within_reach(spec: ServingSpec) -> bool:
+    """Whether a step finds the next larger graph, whatever other graphs lie between: the plugin sees to that for the
+    full ones of the V2 runner, and a piecewise one is for every k."""
+    if graphs_of(spec) is CudagraphMode.PIECEWISE:
+        return True
+    return runner_of(spec) is Runner.V2 and spec.engine.plugin.injection is not PluginInjection.NONE
 
 
 def without_schedule(spec: ServingSpec) -> str:

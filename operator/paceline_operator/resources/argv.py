@@ -8,11 +8,11 @@ from typing import Any
 
 from paceline_engine.protocol import compress
 from paceline_operator import naming
-from paceline_operator.api.engine import CudagraphMode, Device, Engine, Lora
-from paceline_operator.api.runner import without_schedule
+from paceline_operator.api.engine import CudagraphMode, Device, Engine, Lora, PluginInjection
+from paceline_operator.api.runner import within_reach, without_schedule
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.api.speculation import AdaptiveVerification, Method, Ngram, Speculation
-from paceline_operator.resources.capture import capture_sizes
+from paceline_operator.resources.capture import capture_sizes, close_sizes
 from paceline_operator.resources.source import resolve
 
 
@@ -46,7 +46,7 @@ def speculative_config(serving: SpeculativeServing, boot_table: Sequence[int]) -
         "method": speculation.method.value,
         "num_speculative_tokens": speculation.max_tokens,
     }
-    if not without_schedule(serving.spec):
+    if not (without_schedule(serving.spec) or _says_nothing(serving.spec, boot_table)):
         config["num_speculative_tokens_per_batch_size"] = schedule_rows(boot_table)
     config |= _draft(serving.spec) | _window(speculation) | _suffix(speculation)
     if speculation.draft_sample_method:
@@ -54,6 +54,12 @@ def speculative_config(serving: SpeculativeServing, boot_table: Sequence[int]) -
     if speculation.adaptive_verification is AdaptiveVerification.ENABLED:
         config["enable_adaptive_verification"] = True
     return config | (speculation.extra_config or {})
+
+
+def _says_nothing(spec: ServingSpec, boot_table: Sequence[int]) -> bool:
+    """A schedule of maxTokens at every load, which no plugin will ever change: vLLM pads its steps only without one."""
+    unplugged = spec.engine.plugin.injection is PluginInjection.NONE
+    return unplugged and set(boot_table[1:]) == {spec.speculation.max_tokens}
 
 
 def _draft(spec: ServingSpec) -> dict[str, Any]:
@@ -139,7 +145,8 @@ def _compilation_config(
     if mode is CudagraphMode.NONE:
         return config
     ladder = {0} if not drafter else {spec.speculation.max_tokens} if without_schedule(spec) else set(boot_table[1:])
-    return config | {"cudagraph_capture_sizes": list(capture_sizes(ladder, spec.engine.max_num_seqs))}
+    sizes = close_sizes if within_reach(spec) else capture_sizes
+    return config | {"cudagraph_capture_sizes": list(sizes(ladder, spec.engine.max_num_seqs))}
 
 
 def _option(name: str, value: str | int | None) -> list[str]:
