@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 
 from paceline_operator.api.base import NAME_RULE, ApiModel, Image, ObjectMeta, ObjectName, cel
 from paceline_operator.api.conditions import AcceptanceStatus
+from paceline_operator.api.engine import CudagraphMode
 from paceline_operator.api.speculation import AdaptiveVerification, Ngram, Speculation
 
 BASELINE = "baseline"
@@ -45,6 +46,7 @@ class Change(ApiModel):
     adaptive_verification: AdaptiveVerification | None = Field(
         default=None, description="speculation.adaptiveVerification."
     )
+    cudagraph_mode: CudagraphMode | None = Field(default=None, description="engine.cudagraphMode.")
     enforce_eager: bool | None = Field(default=None, description="engine.enforceEager.")
     enable_prefix_caching: bool | None = Field(default=None, description="engine.enablePrefixCaching.")
     image: Image | None = Field(default=None, description="engine.image: another engine version.")
@@ -57,6 +59,7 @@ class Change(ApiModel):
                     "ngram",
                     "maxTokens",
                     "adaptiveVerification",
+                    "cudagraphMode",
                     "enforceEager",
                     "enablePrefixCaching",
                     "image",

@@ -57,6 +57,25 @@ def window(content: bytes, *, round_: int, seed: int, started_at: float, warmed:
         raise ResultError(_said(error)) from None
 
 
+class _Times(BaseModel):
+    """When requests began, by the clock of time.perf_counter, and how long they took."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    start_times: list[float] = Field(min_length=1)
+    latencies: list[Seconds]
+
+
+def times(content: bytes) -> tuple[float, list[float]]:
+    """When the first request began (time.perf_counter, on Linux the same for all processes of a machine), and the
+    seconds of each. Raises ResultError."""
+    try:
+        found = _Times.model_validate_json(content)
+    except ValidationError as error:
+        raise ResultError(_said(error)) from None
+    return min(found.start_times), found.latencies
+
+
 def _said(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])

@@ -28,6 +28,7 @@ FAMILY_ERROR = 0.05
 POWER = 0.80
 INTERVAL = 0.95
 LARGE_PERCENT = 200.0
+"""A smallest effect above this says no more than that there were too few rounds."""
 SAME = 1e-12
 """Standard errors of a log ratio below this are rounding."""
 
@@ -203,9 +204,7 @@ def _judged(found: Sequence[Comparison]) -> tuple[Comparison, ...]:
             one,
             p_value=p_value,
             word=word,
-            reason=""
-            if word is not Word.NO_DIFFERENCE
-            else f"a difference below {smallest:.1f} % may have gone unseen",
+            reason=_unseen(smallest) if word is Word.NO_DIFFERENCE else "",
             smallest_percent=smallest,
         )
     return tuple(judged)

@@ -79,16 +79,17 @@ def find_engine() -> str:
     )
 
 
-def folders(private: Path, secret: Manifest | None) -> dict[str, Path]:
+def folders(private: Path, secret: Manifest | None, *, plugin: bool = True) -> dict[str, Path]:
     """Container path -> folder here. Fills the token and plugin folders under `private` as the volumes would be."""
     cache = cache_folder()
-    token, plugin = private / "token", private / "plugin"
+    token, plugins = private / "token", private / "plugin"
     token.mkdir(mode=0o700)
     for name, value in (secret or {}).get("stringData", {}).items():
         file = os.open(token / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(file, "w") as stream:
             stream.write(value)
-    _plugin(plugin)
+    if plugin:
+        _plugin(plugins)
     home = cache / "engine-home"
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -97,7 +98,7 @@ def folders(private: Path, secret: Manifest | None) -> dict[str, Path]:
     return {
         MODELS: cache / "models",
         naming.TOKEN_DIRECTORY: token,
-        naming.PLUGIN_DIRECTORY: plugin,
+        naming.PLUGIN_DIRECTORY: plugins,
         naming.CACHE_DIRECTORY: home,
     }
 

@@ -74,7 +74,13 @@ def read(path: Path) -> tuple[SpeculativeServing, LocalLoad | None]:
         found[kind] = document
     if naming.KIND_SERVING not in found:
         raise UserError(f"{path}: no document of kind {naming.KIND_SERVING}")
-    serving = _parse(SpeculativeServing, found[naming.KIND_SERVING], path)
+    serving = serving_of(found[naming.KIND_SERVING], path)
+    return serving, parse(LocalLoad, found[KIND_LOAD], path) if KIND_LOAD in found else None
+
+
+def serving_of(document: dict[str, Any], path: Path) -> SpeculativeServing:
+    """The serving as engines of this machine take it. Raises UserError."""
+    serving = parse(SpeculativeServing, document, path)
     for mistake in misnamed(serving):
         raise UserError(f"{path}: {mistake}")
     findings = legality.check(serving.spec)
@@ -85,8 +91,7 @@ def read(path: Path) -> tuple[SpeculativeServing, LocalLoad | None]:
         serving = serving.model_copy(update={"metadata": metadata})
     # There is no claim here: vLLM downloads into the engines' home, which all of them share and which stays.
     model = serving.spec.model.model_copy(update={"cache": None})
-    serving = serving.model_copy(update={"spec": serving.spec.model_copy(update={"model": model})})
-    return serving, _parse(LocalLoad, found[KIND_LOAD], path) if KIND_LOAD in found else None
+    return serving.model_copy(update={"spec": serving.spec.model_copy(update={"model": model})})
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
@@ -127,7 +132,8 @@ def _is_endless(value: Any, around: set[int], passed: set[int]) -> bool:
     return False
 
 
-def _parse(model: type[M], document: dict[str, Any], path: Path) -> M:
+def parse(model: type[M], document: dict[str, Any], path: Path) -> M:
+    """A document as what its kind says it is, no field of it unread. Raises UserError."""
     try:
         parsed = model.model_validate(document)
     except ValidationError as error:

@@ -36,7 +36,8 @@ class EngineFailedError(Exception):
 class Supervisor:
     """One engine. `run` keeps it running until `stop`; `wait_ready` waits for its first readiness."""
 
-    def __init__(self, command: Command, private: Path, log: Path, clock: Clock) -> None:
+    def __init__(self, command: Command, private: Path, log: Path, clock: Clock, *, again: bool = True) -> None:
+        """`again`: an engine that ends after it was ready is started again."""
         self.command = command
         self.log = log
         self.pids: list[int] = []
@@ -47,11 +48,12 @@ class Supervisor:
         self._process: asyncio.subprocess.Process | None = None
         self._ready = False
         self._stopping = False
-        self._ended: int | None = None
-        """Exit status of an engine that ended before it was ready."""
+        self._again = again
+        self.ended: int | None = None
+        """Exit status of an engine that ended by itself and is not started again."""
 
     async def run(self) -> None:
-        """Start the engine, and again whenever it ends, unless it ended before it was ever ready."""
+        """Start the engine, and again whenever it ends, unless it ended before it was ever ready or is not to be."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.log.write_bytes(b"")
         pause = FIRST_PAUSE_SECONDS
@@ -60,8 +62,8 @@ class Supervisor:
             status = await self._once()
             if self._stopping:
                 return
-            if not self._ready:
-                self._ended = status
+            if not self._ready or not self._again:
+                self.ended = status
                 return
             self.restarts += 1
             healthy = self._clock.monotonic() - started >= HEALTHY_SECONDS
@@ -97,8 +99,8 @@ class Supervisor:
         deadline = self._clock.monotonic() + seconds
         async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
             while True:
-                if self._ended is not None:
-                    raise EngineFailedError(self._failure(f"ended with status {self._ended} before it was ready"))
+                if self.ended is not None:
+                    raise EngineFailedError(self._failure(f"ended with status {self.ended} before it was ready"))
                 with suppress(httpx.HTTPError):
                     answer = await client.get(f"{self.command.serving_url}/health")
                     if answer.status_code == httpx.codes.OK:

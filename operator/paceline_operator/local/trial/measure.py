@@ -1,0 +1,135 @@
+"""Warm-up and windows of one engine: `vllm bench serve` from outside, /metrics from inside."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from paceline_operator.api.experiment import ExperimentSpec
+from paceline_operator.clock import Clock
+from paceline_operator.experiment import bench, enginemetrics, load
+from paceline_operator.experiment.plan import Measurement, Visit, seconds_of
+from paceline_operator.experiment.results import ResultError, Window
+from paceline_operator.local.runner import EngineFailedError
+from paceline_operator.local.trial.bench import Bench, BenchError
+from paceline_operator.local.trial.engine import Engine
+from paceline_operator.local.trial.files import Folder, Given
+
+SLOWEST = 10.0
+"""Times as long as asked for a window may take: the baseline says how many requests make it up."""
+LOADING_SECONDS = 300.0
+"""For vllm bench serve to be imported and to make its prompts."""
+TRUST = "--trust-remote-code"
+
+
+class Measurer:
+    """Of all engines of a run, one at a time."""
+
+    def __init__(
+        self, given: Given, folder: Folder, requests: dict[int, int], clock: Clock, say: Callable[[str], None]
+    ) -> None:
+        self.requests = requests
+        """Load -> requests of each of its windows, the same for all variants: they get the same prompts."""
+        self._given = given
+        self._spec: ExperimentSpec = given.experiment.spec
+        self._folder = folder
+        self._clock = clock
+        self._say = say
+        self._bench: Bench | None = None
+        self._private = tempfile.TemporaryDirectory(prefix="paceline-bench-", ignore_cleanup_errors=True)
+        self._dataset: str | None = None
+        if given.prompts is not None:
+            dataset = Path(self._private.name) / "prompts.jsonl"
+            dataset.write_bytes(given.prompts)
+            self._dataset = str(dataset)
+
+    async def close(self) -> None:
+        """End what runs."""
+        if self._bench is not None:
+            await self._bench.close()
+        self._private.cleanup()
+
+    async def warm_up(self, engine: Engine, visit: Visit, todo: Sequence[Measurement]) -> None:
+        """Every shape once that this engine has not served yet. Raises EngineFailedError."""
+        wanted = {one.load for one in todo} - engine.warm
+        for at in visit.warm_up:
+            if at not in wanted:
+                continue
+            waves = 1 if at in self.requests else load.WAVES
+            try:
+                content = await self._run(engine, at, waves * at, load.warm_up_seed(at))
+                _, latencies = bench.times(content)
+            except (BenchError, ResultError) as error:
+                self.check(engine)
+                self._say(f"{engine.variant.name}: the warm-up at {at} failed: {error}")
+                continue
+            engine.warm.add(at)
+            latency = load.wave_latency(latencies, at)
+            if at not in self.requests:
+                self.requests[at] = load.requests(at, seconds_of(self._spec.duration), latency)
+
+    async def window(self, engine: Engine, visit: Visit, one: Measurement, memory: int | None) -> Window:
+        """One measurement. Raises EngineFailedError where there is none."""
+        requests = self.requests.get(one.load, load.WAVES * one.load)
+        try:
+            before = await engine.ask("/metrics")
+            content = await self._run(engine, one.load, requests, one.seed)
+            first, _ = bench.times(content)
+            window = bench.window(
+                content,
+                round_=visit.round,
+                seed=one.seed,
+                started_at=self._clock.now().timestamp() - (time.perf_counter() - first),
+                warmed=one.load in engine.warm,
+            )
+        except (BenchError, ResultError) as error:
+            self.check(engine)
+            raise EngineFailedError(str(error)) from None
+        window = window.model_copy(update={"memory_bytes": memory})
+        if engine.ended_at is not None:
+            return window.model_copy(update={"fault_seconds": max(0.0, engine.ended_at - window.started_at)})
+        try:
+            server = enginemetrics.between(before, await engine.ask("/metrics"))
+        except ResultError as error:
+            self._say(f"{engine.variant.name}: the server's side of a window is missing: {error}")
+            return window
+        return window.model_copy(
+            update={
+                "server": server.latency,
+                "prefix_cache_hit_rate": server.prefix_cache_hit_rate,
+                "acceptance": server.acceptance or window.acceptance,
+            }
+        )
+
+    def check(self, engine: Engine) -> None:
+        """Raises EngineFailedError where it has ended."""
+        if engine.ended is not None:
+            raise engine.failure(f"the engine ended with status {engine.ended} while it served")
+
+    async def _run(self, engine: Engine, at: int, requests: int, seed: int) -> bytes:
+        argv = engine.command.argv
+        if self._bench is None:
+            self._bench = Bench(argv[0], engine.command.environment, self._folder.logs / "bench.log")
+        result = Path(self._private.name) / "result.json"
+        result.unlink(missing_ok=True)
+        serving = self._given.serving
+        arguments = load.arguments(
+            self._spec.load,
+            concurrency=at,
+            requests=requests,
+            seed=seed,
+            url=engine.command.serving_url,
+            model=serving.spec.model.served_name or serving.metadata.name,
+            tokenizer=argv[argv.index("serve") + 1],
+            dataset=self._dataset,
+            folder=str(result.parent),
+            name=result.name,
+            trust=TRUST in argv,
+        )
+        await self._bench.run(arguments, LOADING_SECONDS + SLOWEST * seconds_of(self._spec.duration))
+        try:
+            return result.read_bytes()
+        except OSError:
+            raise BenchError("vllm bench serve wrote no result") from None
