@@ -1,0 +1,178 @@
+"""Reading a model without its weights: config.json, tokenizer and the headers of its safetensors files.
+
+From a folder, or by range from a hub.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from paceline_engine.preflight import config, headers, vocabulary
+from paceline_engine.preflight.asked import Source
+from paceline_engine.preflight.config import Config
+from paceline_engine.preflight.headers import MalformedError, Tensor
+from paceline_engine.preflight.model import Model
+from paceline_engine.preflight.vocabulary import Vocabulary
+from paceline_engine.pull import hub
+from paceline_engine.pull.fetch import File, open_url, refusal
+from paceline_engine.pull.report import Failure, PullError
+
+INDEX = "model.safetensors.index.json"
+INDEX_BYTES = 64 * 2**20
+MAX_FILES = 512
+"""Safetensors files of one model."""
+FIRST_BYTES = 256 * 1024
+"""Of a file, asked for at once: most headers are shorter."""
+AT_ONCE = 8
+
+
+class Place(Protocol):
+    """Where the files of one model are."""
+
+    def names(self) -> Mapping[str, int]:
+        """File -> bytes. Raises PullError or OSError."""
+
+    def read(self, name: str, start: int, count: int) -> bytes:
+        """At most `count` bytes from `start`. Raises PullError or OSError."""
+
+
+class Folder:
+    """A folder of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> Mapping[str, int]:
+        """Files of the folder itself."""
+        if not self.path.is_dir():
+            raise PullError(Failure.MODEL_NOT_FOUND, f"{self.path} is no folder")
+        return {one.name: one.stat().st_size for one in self.path.iterdir() if one.is_file()}
+
+    def read(self, name: str, start: int, count: int) -> bytes:
+        """Of one file."""
+        with (self.path / name).open("rb") as file:
+            file.seek(start)
+            return file.read(count)
+
+
+class Hub:
+    """A repository of a hub, at the commit that the revision means now."""
+
+    def __init__(self, repository: str, revision: str, environment: Mapping[str, str]) -> None:
+        self._asked = repository, revision or "main", environment
+        self._files: dict[str, File] = {}
+
+    def names(self) -> Mapping[str, int]:
+        """One request."""
+        self._files = {one.path: one for one in hub.listing(*self._asked, sleep=lambda _: None).files}
+        return {one.path: one.size for one in self._files.values() if "/" not in one.path}
+
+    def read(self, name: str, start: int, count: int) -> bytes:
+        """By range; a server that knows no ranges sends the beginning, which is cut off."""
+        url, given = self._files[name].request()
+        ranged = {**given, "Range": f"bytes={start}-{start + count - 1}"}
+        try:
+            with open_url(url, ranged) as answer:
+                if start and answer.status != http.client.PARTIAL_CONTENT:
+                    raise PullError(Failure.DOWNLOAD_FAILED, f"{name}: the server does not send parts of files")
+                return answer.read(count)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise refusal(error, name) from None
+        except (http.client.HTTPException, urllib.error.URLError) as error:
+            raise PullError(Failure.DOWNLOAD_FAILED, f"{name}: {error}") from None
+
+
+def place(source: Source, environment: Mapping[str, str], root: Path | None = None) -> Place | str:
+    """Where a source can be read; a text where it cannot be read ahead.
+
+    `root`: a folder that stands for all places: `<root>/owner/name` of hf://owner/name, `<root>/claim/path` of
+    pvc://claim/path, and paths below it.
+    """
+    scheme, separator, rest = source.source.partition("://")
+    if root is not None:
+        return Folder(root / (rest if separator else source.source).lstrip("/"))
+    if source.path and Path(source.path).is_dir():
+        return Folder(Path(source.path))
+    if scheme == "hf" and separator:
+        return Hub(rest, source.revision, environment)
+    if not separator or scheme in ("pvc", "oci"):
+        return Folder(Path(source.path or source.source))
+    return f"models of {scheme}:// are not read ahead"
+
+
+def model(name: str, source: Source, environment: Mapping[str, str], root: Path | None = None) -> Model:
+    """Whatever the files are. `name`: target or draft."""
+    found = place(source, environment, root)
+    if isinstance(found, str):
+        return Model(name, source.source, unread=found)
+    try:
+        return read(name, source.source, found)
+    except PullError as error:
+        if error.reason is Failure.DOWNLOAD_FAILED:
+            return Model(name, source.source, unread=f"it cannot be read here: {error}"[:1000])
+        return Model(name, source.source, gone=f"{error.reason.value}: {error}"[:1000])
+    except OSError as error:
+        return Model(name, source.source, unread=f"it cannot be read here: {error}"[:1000])
+
+
+def read(name: str, source: str, found: Place) -> Model:
+    """All of it. Raises PullError or OSError."""
+    sizes, problems = found.names(), []
+    settings: Config | None = None
+    tokens: Vocabulary | None = None
+    try:
+        if "config.json" in sizes:
+            settings = config.parse(found.read("config.json", 0, config.MAX_BYTES + 1))
+    except MalformedError as error:
+        problems.append(str(error))
+    file = next((one for one in vocabulary.FILES if sizes.get(one, 0)), None)
+    if file and sizes[file] <= vocabulary.MAX_BYTES:
+        try:
+            tokens = vocabulary.parse(file, found.read(file, 0, vocabulary.MAX_BYTES))
+        except MalformedError as error:
+            problems.append(f"tokenizer: {error}")
+    shards, missing = _shards(found, sizes)
+    problems += missing
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        results = list(pool.map(lambda one: _header(found, one, sizes[one]), shards))
+    problems += [one for one in results if isinstance(one, str)]
+    tensors = tuple(tensor for one in results if not isinstance(one, str) for tensor in one)
+    whole = sum(sizes[one] for one in shards)
+    return Model(name, source, settings, tokens, tensors, whole, tuple(problems[:8]))
+
+
+def _shards(found: Place, sizes: Mapping[str, int]) -> tuple[Sequence[str], list[str]]:
+    """(safetensors files that the engine would read, what is wrong with the list)."""
+    there = sorted(one for one in sizes if one.endswith(".safetensors"))
+    if INDEX not in sizes:
+        # Some repositories have the same weights a second time, under the first authors' names.
+        there = [one for one in there if not one.startswith("consolidated")] or there
+        return there[:MAX_FILES], []
+    try:
+        index = json.loads(found.read(INDEX, 0, INDEX_BYTES))
+        listed = sorted({str(one) for one in index["weight_map"].values()})
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return there[:MAX_FILES], [f"{INDEX} is no index"]
+    missing = [one for one in listed if one not in sizes]
+    text = [f"{INDEX} names {len(missing)} files that are not there, the first is {missing[0]}"] if missing else []
+    return [one for one in listed if one in sizes][:MAX_FILES], text
+
+
+def _header(found: Place, name: str, size: int) -> tuple[Tensor, ...] | str:
+    """Tensors of one file, or what is wrong with it."""
+    first = found.read(name, 0, FIRST_BYTES)
+    try:
+        count = headers.length(first, size)
+        text = first[headers.LENGTH_BYTES : headers.LENGTH_BYTES + count]
+        if len(text) < count:
+            text += found.read(name, headers.LENGTH_BYTES + len(text), count - len(text))
+        return headers.parse(text, size - headers.LENGTH_BYTES - count)
+    except MalformedError as error:
+        return f"{name}: {error}"
