@@ -26,7 +26,7 @@ _SHOWN = 3
 
 
 class _Unused(NamedTuple):
-    """A kind of which this version does no more than judge the spec."""
+    """A kind of which no more is done than its spec judged."""
 
     model: type[SpeculationExperiment] | type[SpeculationProfile]
     problems: Callable[[Any], Iterator[str]]
@@ -37,7 +37,9 @@ _UNUSED: Mapping[str, _Unused] = {
     naming.KIND_EXPERIMENT: _Unused(
         SpeculationExperiment, evidence.of_experiment, "this version does not run experiments yet"
     ),
-    naming.KIND_PROFILE: _Unused(SpeculationProfile, evidence.of_profile, "this version does not use profiles yet"),
+    naming.KIND_PROFILE: _Unused(
+        SpeculationProfile, evidence.of_profile, "servings with its key that name it in tuning.profileRef start from it"
+    ),
 }
 
 
@@ -55,7 +57,7 @@ def accept(raw: Mapping[str, Any], defaults: Defaults | None = None) -> tuple[Sp
 
 
 def judgement(kind: str, raw: Mapping[str, Any]) -> Verdict:
-    """Of a SpeculationExperiment or SpeculationProfile; where it is good, it says that nothing comes of it."""
+    """Of a SpeculationExperiment or SpeculationProfile; where it is good, it says what comes of it."""
     model, problems, limit = _UNUSED[kind]
     parsed = _parse(raw, model)
     if isinstance(parsed, Verdict):

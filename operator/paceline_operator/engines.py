@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline_operator import act, naming, observe, proposing, resources, rolling, scale, tokens, verdicts
+from paceline_operator import act, naming, observe, profiles, proposing, resources, rolling, scale, tokens, verdicts
 from paceline_operator.api.conditions import ConditionType
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.draft import Draft, Hands
@@ -41,7 +41,9 @@ async def carried_out(
             draft.verdicts.append(verdicts.integrations(why_withheld(plan, look.absent, report.absent)))
         else:
             draft.withdrawn.add(ConditionType.INTEGRATIONS_AVAILABLE)
-    settings = decide.settings_of((memory.in_force or serving).spec)
+    spec = (memory.in_force or serving).spec
+    settings = decide.settings_of(spec)
+    await profiles.named(hands.kube, hands.clock, memory, draft, serving)
     pods = [*look.pods, *look.plain]
     targets = observe.targets(draft.raw, pods, ring)
     moving = scale.settling(memory, hands.clock, draft.raw, look, settings.interval_seconds)
@@ -53,10 +55,11 @@ async def carried_out(
         why = "pods are replaced" if memory.frozen else "pods come or go"
         tuned = await hold(hands.engines, hands.clock, memory, settings, targets, pods, canaries, target, question, why)
     else:
-        tuned = await retune(hands.engines, hands.clock, memory, settings, draft.previous, targets, pods)
+        tuned = await retune(hands.engines, hands.clock, memory, spec, settings, draft.previous, targets, pods)
         known = recall(hands.prometheus, hands.clock, memory, serving, draft.previous, tuned)
         draft.fields |= known.fields
         _propose(hands, memory, draft, serving.spec, look, tuned, known.load)
+        profiles.tell(hands, memory, draft, tuned)
     if secret and tuned.engines:
         await tokens.answer_refusals(hands.kube, memory, secret, targets, tuned.engines, report)
         await tokens.forget_previous(hands.kube, memory, secret, ring, targets, len(pods), report)

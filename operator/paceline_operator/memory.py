@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from paceline_operator.api.profiles import ProfileSpec
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.effective.fleet import Known
@@ -18,6 +19,7 @@ from paceline_operator.history import Absence, Load
 from paceline_operator.history.own import Own
 from paceline_operator.history.question import Question
 from paceline_operator.plan import Applied, ChildKey
+from paceline_operator.profiling.prior import Absent
 from paceline_operator.proposing import Plain
 from paceline_operator.rollout.evidence import Watch
 from paceline_operator.rollout.proposal import Proposal
@@ -81,4 +83,7 @@ class Remembered:
     """When it was asked for last (monotonic)."""
     recall_error: type[Exception] | None = None
     """What history failed with last, as the log has said."""
+    profile: tuple[str, ProfileSpec | Absent] | None = None
+    """The SpeculationProfile that the serving names, as it was read last."""
+    profile_read_at: float = 0.0
     recorder: Recorder = field(default_factory=Recorder)

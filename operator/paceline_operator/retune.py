@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_operator import act, metrics, observe, sightings, told, verdicts
+from paceline_operator.api.conditions import ConditionType
+from paceline_operator.api.learned import ProfileKey
+from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, rfc3339
@@ -16,6 +19,8 @@ from paceline_operator.effective.declared import last_words, of_pod
 from paceline_operator.events import Event
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import Object, Target
+from paceline_operator.profiling.key import key_of
+from paceline_operator.profiling.prior import prior
 from paceline_operator.tuning import decide
 from paceline_operator.tuning.model import Engine, Settings, Step
 from paceline_operator.verdicts import Verdict, is_plain, is_ready
@@ -38,18 +43,23 @@ class Retuned:
     events: Sequence[Event] = ()
     step: Step | None = None
     """What the tuner made of it; None where it did not look."""
+    key: ProfileKey | str | None = None
+    """What the engines' numbers hold for, or why that is not known."""
 
 
 async def retune(
     client: EngineClient,
     clock: Clock,
     memory: Remembered,
+    spec: ServingSpec,
     settings: Settings,
     previous: ServingStatus,
     targets: Sequence[Target],
     pods: Sequence[Object],
 ) -> Retuned:
     """One pass of the tuner over `targets`; before its interval is over only where settings or pods changed.
+
+    `spec`, which the pods were booted with, is what `settings` are of.
 
     The tuner counts its passes (a move needs two windows): a burst of events must not become one of decisions.
     """
@@ -59,12 +69,17 @@ async def retune(
     if asked == memory.tuned and left > settings.interval_seconds * EARLY_SHARE:
         return Retuned(after=left if targets else None)
     memory.tuned, memory.tuned_at = asked, now
-    found = await observe.engines(client, targets, pods, memory.tuner)
+    answers = await observe.engines(client, targets, pods, memory.tuner)
     ended = {pod["metadata"]["name"]: verdicts.ended(pod) for pod in pods}
     declared = {pod["metadata"]["name"]: of_pod(pod) for pod in pods}
-    engines, memory.sightings, news = sightings.look(memory.sightings, found, ended, rfc3339(clock.now()))
+    engines, memory.sightings, news = sightings.look(memory.sightings, answers, ended, rfc3339(clock.now()))
     urls = {target.pod: target.serving_url for target in targets}
     engines, memory.first_tokens = await observe.first_tokens(client, engines, urls, settings, memory.first_tokens, now)
+    key = key_of(spec, engines)
+    started = prior(*memory.profile, key) if memory.profile else None
+    if started is not None:
+        off = started.off_step_seconds or settings.off_step_seconds
+        settings = dataclasses.replace(settings, profile=started.profile, off_step_seconds=off)
     step = decide.step(settings, memory.tuner, engines, known_generation=previous.policy_generation, now=now)
     memory.tuner = step.memory
     if step.policy and step.push_to:
@@ -85,7 +100,15 @@ async def retune(
     speculating = [engine for engine in engines if engine.name in asked_to]
     memory.effective, effective = told.effective(memory.effective, speculating, declared, words)
     after = settings.interval_seconds if targets else None
-    return Retuned(after, engines, fields, [*conditions, effective], news, step)
+    found = [*conditions, effective]
+    # Engines that are gone for a while do not make a prior undone.
+    if started is not None and (started.verdict.status is not None or not _applied(previous)):
+        found.append(started.verdict)
+    return Retuned(after, engines, fields, found, news, step, key)
+
+
+def _applied(previous: ServingStatus) -> bool:
+    return any(one.type == ConditionType.PROFILE_APPLIED and one.status == "True" for one in previous.conditions)
 
 
 def _acknowledged(step: Step, pods: Sequence[str]) -> Step:

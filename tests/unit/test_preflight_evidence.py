@@ -117,11 +117,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "change"), [row[1:] for row in GOOD], ids=[f"{row[1]} {row[0]}" for row in GOOD])
-def test_accepted_says_that_nothing_comes_of_it(kind: str, change: Any) -> None:
-    limit = {EXPERIMENT: "does not run experiments", PROFILE: "does not use profiles"}[kind]
+def test_accepted_says_what_comes_of_it(kind: str, change: Any) -> None:
+    comes = {
+        EXPERIMENT: "this version does not run experiments yet",
+        PROFILE: "servings with its key that name it in tuning.profileRef start from it",
+    }[kind]
     verdict = judged(kind, change)
     assert (verdict.status, verdict.reason) == (True, Reason.VALID), verdict.message
-    assert verdict.message == f"The spec is valid and stored; this version {limit} yet"
+    assert verdict.message == f"The spec is valid and stored; {comes}"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ class ConditionType(StrEnum):
     METRICS_AVAILABLE = "MetricsAvailable"
     SPECULATION_EFFECTIVE = "SpeculationEffective"
     TUNED = "Tuned"
+    PROFILE_APPLIED = "ProfileApplied"
     INTEGRATIONS_AVAILABLE = "IntegrationsAvailable"
     POD_SECURITY = "PodSecurity"
     ROLLED_BACK = "RolledBack"
@@ -136,6 +137,13 @@ class Reason(StrEnum):
     HOLDING = "Holding"
     RESTART_TIER = "RestartTier"
     NOT_ACKNOWLEDGED = "NotAcknowledged"
+    # ProfileApplied
+    KEY_MATCHES = "KeyMatches"
+    KEY_MISMATCH = "KeyMismatch"
+    KEY_UNKNOWN = "KeyUnknown"
+    PROFILE_NOT_FOUND = "ProfileNotFound"
+    PROFILE_INVALID = "ProfileInvalid"
+    PROFILE_UNREADABLE = "ProfileUnreadable"
     # ScalingActive
     WITHIN_TARGET = "WithinTarget"
     ABOVE_TARGET = "AboveTarget"
@@ -178,7 +186,7 @@ class Condition(ApiModel):
 
 Conditions = Annotated[
     list[Condition],
-    Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    Field(max_length=24, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
 ]
 
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from paceline_operator.api.base import ApiModel, Timestamp
 from paceline_operator.api.conditions import Conditions
+from paceline_operator.api.learned import LearnedStatus
 from paceline_operator.api.status_boots import BootField, BootRecord
 from paceline_operator.api.status_cache import ModelCacheStatus
 from paceline_operator.api.status_history import HistoryStatus
@@ -205,5 +206,6 @@ class ServingStatus(ApiModel):
         default_factory=list, max_length=4, description="How speculation was booted, the one in force first."
     )
     buckets: list[BucketStatus] = Field(default_factory=list, max_length=24, description="What is known, by load.")
+    learned: LearnedStatus | None = Field(default=None, description="What a SpeculationProfile is made of.")
     decisions: list[DecisionRecord] = Field(default_factory=list, max_length=20, description="Newest first.")
     pods: list[PodStatus] = Field(default_factory=list, max_length=64, description="Engine pods, the first 64 by name.")

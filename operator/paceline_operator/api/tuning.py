@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from paceline_operator.api.base import ApiModel, cel
+from paceline_operator.api.base import ApiModel, ObjectName, cel
 from paceline_operator.api.status import K, TableRow
 
 
@@ -39,6 +39,12 @@ class Probing(ApiModel):
     )
 
 
+class ProfileRef(ApiModel):
+    """A SpeculationProfile of the same namespace."""
+
+    name: ObjectName = Field(description="Its name.")
+
+
 class Tuning(ApiModel):
     """How k is chosen."""
 
@@ -56,6 +62,10 @@ class Tuning(ApiModel):
     interval_seconds: int = Field(default=10, ge=1, le=3600, description="Between two decisions.")
     min_gain_percent: int = Field(default=1, ge=0, le=50, description="Smaller expected gains do not move k.")
     probing: Probing = Field(default_factory=Probing, description="Bursts of other ks.")
+    profile_ref: ProfileRef | None = Field(
+        default=None,
+        description="A SpeculationProfile to start from, as a prior; refused where its key is not that of the engines.",
+    )
 
     model_config = ConfigDict(
         json_schema_extra=cel(

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from paceline_operator.api.experiment import BASELINE, SERVING, ExperimentSpec, Variant
-from paceline_operator.api.profiles import AcceptanceRow, ProfileSpec
+from paceline_operator.api.learned import AcceptanceRow
+from paceline_operator.api.profiles import ProfileSpec
 from paceline_operator.api.speculation import DRAFT_METHODS
 from paceline_operator.preflight import legality
 

@@ -10,7 +10,7 @@ force moves the estimates of all others, and no k is judged by old traffic again
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -123,14 +123,29 @@ def learn(past: Acceptance, cells: Iterable[AcceptanceCell], seconds: float) -> 
     window = amended(past, counts=_window(past, cells))
     if window.request_steps.sum() <= 0:
         return now
-    now = _tested(now, window)
-    merged = amended(now, counts=now.counts + window.counts, windows=now.windows + 1)
+    return _added(_tested(now, window), window)
+
+
+def lent(past: Acceptance, survival: Mapping[int, Sequence[float]], request_steps: float) -> Acceptance:
+    """`past` and, of each k that has no counts of its own, so many request-steps with this survival by position."""
+    counts = np.zeros_like(past.counts)
+    start = 2 + (counts.shape[1] - 2) // 2
+    for row, k in enumerate(past.ladder):
+        if k and k in survival and not past.own_counts[row, 0]:
+            depth = min(k, len(survival[k]))
+            counts[row, : 2 + depth] = request_steps
+            counts[row, start : start + depth] = request_steps * np.asarray(survival[k][:depth], float)
+    return _added(past, amended(past, counts=counts)) if counts.any() else past
+
+
+def _added(past: Acceptance, window: Acceptance) -> Acceptance:
+    merged = amended(past, counts=past.counts + window.counts, windows=past.windows + 1)
     pool = _pooled(merged)
-    own = now.own_counts.copy()
+    own = past.own_counts.copy()
     own[:, 0] += window.request_steps
     own[:, 1] += window.request_steps + window.accepted.sum(axis=1)
     own[:, 2] += window.request_steps * np.exp(pool.log)
-    merged = amended(merged, own_counts=own, since_change=now.since_change + window.request_steps)
+    merged = amended(merged, own_counts=own, since_change=past.since_change + window.request_steps)
     return amended(merged, lengths=_lengths(merged, pool))
 
 

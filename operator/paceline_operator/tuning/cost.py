@@ -62,6 +62,8 @@ class Cost:
     """Per cell: what the effects of a context are multiplied with."""
     steps: Array
     """Steps of each cell, ever. How old they are is in the covariance, which grows with time."""
+    lent: Array
+    """1 for each cell of which a profile tells: half of its minimum, once and whatever it rests on."""
     seen: Array
     """When each cell was measured last, in the caller's seconds; -inf = never."""
     streak: Array
@@ -113,6 +115,7 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
         covariance=covariance,
         features=np.stack([np.ones(load.size), doublings, k], axis=1),
         steps=np.zeros(load.size),
+        lent=np.zeros(load.size),
         seen=np.full(load.size, -math.inf),
         streak=np.zeros(load.size),
         requests=np.zeros((len(loads), 2)),
@@ -157,6 +160,8 @@ def measured(cost: Cost) -> tuple[int, ...]:
 def own(cost: Cost) -> Mask:
     """By load and ladder position, whether a cost rests on enough steps of its own."""
     steps = cost.steps.reshape(len(cost.loads), len(cost.ladder))
-    known = (steps >= MIN_STEPS).any(axis=0)
-    found: Mask = steps >= np.where(known, MIN_STEPS / 2, MIN_STEPS)
+    lent = cost.lent.reshape(steps.shape) / 2
+    known = (steps + lent * MIN_STEPS >= MIN_STEPS).any(axis=0)
+    least = np.where(known, MIN_STEPS / 2, MIN_STEPS)
+    found: Mask = steps + lent * least >= least
     return found

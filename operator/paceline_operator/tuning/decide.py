@@ -28,6 +28,7 @@ from paceline_operator.tuning import (
     moves,
     solve,
     tell,
+    warm,
 )
 from paceline_operator.tuning.engines import (
     LARGEST_GENERATION,
@@ -106,6 +107,7 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     fleet = sort(settings, engines, silent, known)
     state = past or fresh(settings, fleet.live, now)
     state = amended(state, now=now, silent=silent, passes=state.passes + 1)
+    state = warm.warmed(settings, state)
     cursors = {name: cursor for name, cursor in memory.cursors.items() if name in state.read}
     if not fleet.answering and not fleet.holdouts:
         return tell.step(settings, amended(state, load=Load()), fleet, cursors)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from paceline_engine.protocol import Policy, State, Verification, VerificationPolicy
 from paceline_operator.api.speculation import Method
-from paceline_operator.tuning import acceptance, cost, direct, warm
+from paceline_operator.tuning import acceptance, cost, direct
 from paceline_operator.tuning.acceptance import Acceptance, Array
 from paceline_operator.tuning.account import Account
 from paceline_operator.tuning.baseline import Baseline
@@ -16,7 +16,7 @@ from paceline_operator.tuning.direct import Direct
 from paceline_operator.tuning.guard import Ttft
 from paceline_operator.tuning.holdout import History
 from paceline_operator.tuning.load import Load, buckets_of
-from paceline_operator.tuning.model import BucketView, Engine, Interval, Settings
+from paceline_operator.tuning.model import BucketView, Engine, Interval, Profile, Settings
 from paceline_operator.tuning.moves import Decided
 from paceline_operator.tuning.verification import Verified
 
@@ -56,6 +56,8 @@ class TunerState:
     """Table of the loads that are not decided: the boot table, or what the engines ran when this process started."""
     table: tuple[int, ...]
     """Table that should be in force."""
+    profile: Profile | None = None
+    """What the beliefs started from."""
     policy: Policy | None = None
     """Pushed last (or found in force at the start)."""
     read: Mapping[str, Read] = field(default_factory=dict)
@@ -108,9 +110,6 @@ def fresh(settings: Settings, live: Sequence[Engine], now: float) -> TunerState:
         table=settings.boot_table,
         auto=settings.boot_table,
     )
-    if settings.profile is not None:
-        beliefs, costs, base = warm.warmed(state.acceptance, state.cost, settings.profile, settings.boot_table, now)
-        state = replace(state, acceptance=beliefs, cost=costs, base=base, auto=base)
     newest = max((engine.state for engine in live if engine.state), key=lambda found: found.generation, default=None)
     if newest is None or newest.generation == 0 or len(newest.table) != len(settings.boot_table):
         return state

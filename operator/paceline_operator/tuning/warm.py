@@ -2,76 +2,71 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from paceline_engine.protocol import AcceptanceCell, CostCell
-from paceline_operator.tuning import acceptance, correct, cost, direct, solve
-from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS, Acceptance
+from paceline_engine.protocol import CostCell
+from paceline_operator.tuning import acceptance, correct, solve
+from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS
 from paceline_operator.tuning.cost import MIN_STEPS, Cost
-from paceline_operator.tuning.goodput import board
-from paceline_operator.tuning.model import Profile
+from paceline_operator.tuning.model import Profile, Settings
+from paceline_operator.tuning.state import TunerState
+from paceline_operator.tuning.values import amended
+
+LENT_STEPS = int(MIN_STEPS // 2)
 
 
-def learnt(beliefs: Acceptance, costs: Cost, adaptive_loads: tuple[int, ...] = ()) -> Profile:
-    """What is measured, to be kept: only cells and ks with their minimum count."""
-    own = cost.own(costs)
-    means = np.exp(costs.mean[: own.size]).reshape(own.shape)
-    lengths = acceptance.lengths(beliefs)
-    return Profile(
-        step_seconds={
-            (load, k): float(means[row, column])
-            for row, load in enumerate(costs.loads)
-            for column, k in enumerate(costs.ladder)
-            if own[row, column]
-        },
-        survival={
-            k: tuple(lengths.survival[row][:k].tolist())
-            for row, k in enumerate(costs.ladder)
-            if k > 0 and lengths.known[row]
-        },
-        adaptive_loads=adaptive_loads,
-    )
+def warmed(settings: Settings, state: TunerState) -> TunerState:
+    """`state` with what its settings' profile tells of whatever the engines have not measured themselves.
+
+    Where nothing is decided and nothing was pushed, the table is the one with the best k that is known at each load.
+    """
+    profile = settings.profile
+    if profile is None or profile == state.profile:
+        return state
+    beliefs = acceptance.lent(state.acceptance, profile.survival, MIN_REQUEST_STEPS / 2)
+    costs = _costs(state.cost, profile, state.now)
+    state = amended(state, profile=profile, acceptance=beliefs, cost=costs)
+    if state.decided or state.policy is not None:
+        return state
+    base = _table(profile, state.base, costs)
+    return amended(state, base=base, auto=base)
 
 
-def warmed(
-    beliefs: Acceptance, costs: Cost, profile: Profile, base: tuple[int, ...], now: float
-) -> tuple[Acceptance, Cost, tuple[int, ...]]:
-    """Beliefs that start from `profile`, and the table with the best k it knows of at each load (`base` elsewhere)."""
-    steps, drafts = int(MIN_STEPS // 2), int(MIN_REQUEST_STEPS // 2)
-    cells = [
-        CostCell(
-            load=load,
-            context=0,
-            k_drafted=k,
-            k_verified=k,
-            probe=False,
-            steps=steps,
-            request_steps=steps * load,
-            emitted=0,
-            seconds=steps * seconds,
-            seconds_squared=steps * seconds * seconds,
-            histogram={},
+def _costs(costs: Cost, profile: Profile, now: float) -> Cost:
+    """The belief corrected as by windows of the profile's; counts and loads stay those of the engines."""
+    width = len(costs.ladder)
+    lent, cells = costs.lent.copy(), list[CostCell]()
+    for (load, k), seconds in profile.step_seconds.items():
+        if load not in costs.loads or k not in costs.ladder or not seconds > 0:
+            continue
+        place = costs.loads.index(load) * width + costs.ladder.index(k)
+        if costs.steps[place] or lent[place]:
+            continue
+        lent[place] = 1.0
+        cells.append(
+            CostCell(
+                load=load,
+                context=0,
+                k_drafted=k,
+                k_verified=k,
+                probe=False,
+                steps=LENT_STEPS,
+                request_steps=LENT_STEPS * load,
+                emitted=0,
+                seconds=LENT_STEPS * seconds,
+                seconds_squared=LENT_STEPS * seconds * seconds,
+                histogram={},
+            )
         )
-        for (load, k), seconds in profile.step_seconds.items()
-        if seconds > 0 and load > 0
-    ]
-    fates = [
-        AcceptanceCell(
-            k=k,
-            load=1,
-            request_steps=drafts,
-            drafts=drafts,
-            drafted=(drafts,) * k,
-            accepted=tuple(round(drafts * share) for share in survival[:k]),
-        )
-        for k, survival in profile.survival.items()
-        if k > 0
-    ]
-    costs = correct.learn(costs, {"profile": cells}, 0.0, now)
-    beliefs = acceptance.learn(beliefs, fates, 0.0)
-    loads = [load for load in costs.loads if any((load, k) in profile.step_seconds for k in costs.ladder)]
-    if not loads or not fates:
-        return beliefs, costs, base
-    scores = board(acceptance.lengths(beliefs), costs, direct.empty(costs.loads, costs.ladder), loads)
-    best = {load: costs.ladder[row] for load, row in zip(loads, scores.log_goodput.argmax(axis=1), strict=True)}
-    return beliefs, costs, solve.table(base, best, costs.loads)
+    found = correct.learn(costs, {"profile": cells}, 0.0, now)
+    return amended(costs, mean=found.mean, covariance=found.covariance, lent=lent)
+
+
+def _table(profile: Profile, base: tuple[int, ...], costs: Cost) -> tuple[int, ...]:
+    """`base` with the best k of the profile at each load where it knows several."""
+    lengths = {0: 1.0} | {k: 1.0 + sum(shares) for k, shares in profile.survival.items()}
+    best = dict[int, int]()
+    for load in costs.loads:
+        rates = {k: lengths[k] / seconds for k in costs.ladder
+                 if k in lengths and (seconds := profile.step_seconds.get((load, k), 0.0)) > 0}  # fmt: skip
+        if len(rates) > 1:
+            best[load] = max(rates, key=rates.__getitem__)
+    return solve.table(base, best, costs.loads)
