@@ -1,7 +1,9 @@
-"""vLLM's own graph manager, its candidates laid out for a schedule, before and after the plugin extends them.
+"""vLLM's own graph manager, its candidates laid out for a schedule, before and after the plugin extends them; and what
+the plugin warms of adaptive verification.
 
-Usage: drive_graphs.py SIZES LADDER MAX_NUM_SEQS (lists with commas). Prints, as JSON, for each k the tokens of the full
-graph that each number of requests finds (0: none), before and after, and what a mixed step of each size finds.
+Usage: drive_worker.py SIZES LADDER MAX_NUM_SEQS (lists with commas). Prints, as JSON, for each k the tokens of the full
+graph that each number of requests finds (0: none), before and after, and what a mixed step of each size finds; then the
+requests and drafts that vLLM's function for cutting drafts was warmed with.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
+from vllm.v1.worker.gpu.spec_decode import adaptive_verification
 
-from paceline_engine import graphs
+from paceline_engine import graphs, worker
 
 
 def manager(sizes: list[int], ladder: list[int], seqs: int) -> Any:
@@ -50,6 +54,28 @@ def told(one: Any, ladder: list[int], seqs: int) -> dict[int, list[int]]:
     return {k: [full(k, n) for n in range(1, seqs + 1)] for k in ladder}
 
 
+def warmed() -> list[tuple[int, int]]:
+    """(requests, drafts admitted) of each call, vLLM's own function run as it is: compiling it is left out."""
+    calls: list[tuple[int, int]] = []
+    plain = adaptive_verification._assign_draft_token_budget
+
+    def cut(chances: Any, places: Any, capacities: Any, budget: int, steps: int) -> None:
+        assert torch.is_inference_mode_enabled()
+        plain(chances, places, capacities, budget, steps)
+        calls.append((len(places), int(capacities.sum())))
+        assert calls[-1][1] == budget
+
+    adaptive_verification._assign_draft_token_budget_compiled = cut
+    worker.warm(
+        SimpleNamespace(
+            num_speculative_steps=3,
+            _confidence_probs=torch.rand(16, 3),
+            _batch_draft_capacity=torch.empty(16, dtype=torch.int32),
+        )
+    )
+    return calls
+
+
 def main() -> None:
     """Before and after."""
     sizes, ladder = ([int(word) for word in text.split(",")] for text in sys.argv[1:3])
@@ -68,6 +94,7 @@ def main() -> None:
             {
                 "before": before, "after": told(one, ladder, seqs), "more": more,
                 "mixed_alike": mixed() == mixed_before, "all_captured": offered <= captured,
+                "warmed": warmed(),
             }
         )
     )  # fmt: skip

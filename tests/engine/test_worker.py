@@ -1,4 +1,5 @@
-"""Every step of every k finds a full graph of its own in vLLM's own graph manager, once the plugin has extended it."""
+"""What the plugin changes in a worker's live objects, on vLLM's own classes: every step of every k finds a full graph
+of its own, and what adaptive verification compiles at its first cut is compiled before."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,18 +19,25 @@ pytestmark = pytest.mark.engine
 LADDER, REQUESTS = (7, 5, 4, 3, 2, 1, 0), 256
 
 
-def test_every_step_finds_a_graph_of_its_own_k(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the script says."""
     sizes = close_sizes(LADDER, REQUESTS)
+    plugin = plugin_folder(tmp_path_factory.mktemp("injected") / "plugin")
     done = subprocess.run(
         [
-            VLLM.with_name("python"), Path(__file__).with_name("drive_graphs.py"), ",".join(map(str, sizes)),
+            VLLM.with_name("python"), Path(__file__).with_name("drive_worker.py"), ",".join(map(str, sizes)),
             ",".join(map(str, LADDER)), str(REQUESTS),
         ],
-        env={**os.environ, "PYTHONPATH": str(plugin_folder(tmp_path / "plugin")), "VLLM_NO_USAGE_STATS": "1"},
+        env={**os.environ, "PYTHONPATH": str(plugin), "VLLM_NO_USAGE_STATS": "1"},
         capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def test_every_step_finds_a_graph_of_its_own_k(told: dict[str, Any]) -> None:
     assert told["more"] > 0
     assert told["mixed_alike"]
     assert told["all_captured"], "only what was captured can be replayed"
@@ -38,3 +47,7 @@ def test_every_step_finds_a_graph_of_its_own_k(tmp_path: Path) -> None:
         padding = [tokens / ((n + 1) * (int(k) + 1)) - 1 for n, tokens in enumerate(found)]
         assert min(padding) >= 0, f"k={k}: no full graph for {[n + 1 for n, p in enumerate(padding) if p < 0]} requests"
         assert sum(padding) / len(padding) <= 0.06
+
+
+def test_the_cut_of_drafts_is_warmed_for_one_request_and_for_more(told: dict[str, Any]) -> None:
+    assert told["warmed"] == [[1, 1], [2, 3], [8, 12]]
