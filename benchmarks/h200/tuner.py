@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from lane import Lane
@@ -67,9 +67,10 @@ class Tuner:
                     "at_seconds": round(now, 1), "load": made.load, "reason": str(made.reason),
                     "message": made.message, "from": made.from_k, "to": made.to_k,
                     "verification": str(getattr(made, "verification", None) or ""),
+                    "evidence": asdict(made.evidence) if made.evidence else None,
                 }
             )  # fmt: skip
-            print(self.decisions[-1], flush=True)
+            print({name: told for name, told in self.decisions[-1].items() if name != "evidence"}, flush=True)
 
     @contextmanager
     def in_charge(self) -> Iterator[None]:
