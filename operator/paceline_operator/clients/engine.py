@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from http.cookiejar import DefaultCookiePolicy
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -22,13 +21,13 @@ from pydantic_core import from_json
 from paceline_engine.protocol import MAX_K, PROTOCOL_VERSION, Policy, PolicyAck, ProtocolError, Samples, State, Wire
 from paceline_engine.pull.report import PATH, Report
 from paceline_operator.api.conditions import Reason
+from paceline_operator.clients.exchange import Exchanges
 from paceline_operator.firsttokens import Histogram, is_bucket, parse
 from paceline_operator.rollout import page
 from paceline_operator.tuning.model import Engine
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """A full samples answer (20 loads x 17 ks x 3 contexts, histograms included) is under 3 MB; /metrics is 40 KB."""
-CONNECT_SECONDS = 2.0
 DEADLINE_SECONDS = 8.0
 """For one exchange, body included: a peer that drips a byte a second must not hold a pass."""
 COMPLETION_SECONDS = 30.0
@@ -64,16 +63,7 @@ class EngineClient:
     """One client for all engines of this process. Safe for concurrent use; close it, or use it as `async with`."""
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        # No keep-alive: a parked connection would hold a thread of the plugin's server between passes.
-        self._http = httpx.AsyncClient(
-            transport=transport,
-            trust_env=False,
-            follow_redirects=False,
-            timeout=httpx.Timeout(DEADLINE_SECONDS, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=64, max_keepalive_connections=0),
-            headers={"accept-encoding": "identity", "user-agent": "paceline"},
-        )
-        self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        self._http = Exchanges(transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,7 +86,7 @@ class EngineClient:
         EngineSeriesMissing, TokenRefused, EngineWarmingUp or MalformedAnswer.
         """
         try:
-            state = await self._read(State, control_url, "/state", token)
+            state = await self._read(State, control_url, "/state", token, last=False)
             samples = await self._read(Samples, control_url, "/samples", token, cursor)
         except _Refused as refused:
             failure, counters = refused.failure, None
@@ -151,9 +141,7 @@ class EngineClient:
         try:
             async with (
                 asyncio.timeout(COMPLETION_SECONDS),
-                self._http.stream(
-                    "POST", f"{serving_url}/v1/completions", json=dict(body), timeout=COMPLETION_SECONDS
-                ) as response,
+                self._http.stream("POST", f"{serving_url}/v1/completions", json=dict(body)) as response,
             ):
                 answer = b"".join([chunk async for chunk in _bounded(response)])
                 return answer if response.status_code == httpx.codes.OK else None
@@ -168,20 +156,27 @@ class EngineClient:
         except _Refused as refused:
             return refused.failure
 
-    async def _read(self, model: type[_W], control_url: str, path: str, token: str, cursor: str | None = None) -> _W:
-        url = f"{control_url}{path}"
-        return _parse(
-            model, await self._exchange("GET", url, token, params={"cursor": cursor} if cursor else None), url
-        )
+    async def _read(
+        self, model: type[_W], control_url: str, path: str, token: str, cursor: str | None = None, *, last: bool = True
+    ) -> _W:
+        url, params = f"{control_url}{path}", {"cursor": cursor} if cursor else None
+        return _parse(model, await self._exchange("GET", url, token, params=params, last=last), url)
 
     async def _exchange(
-        self, method: str, url: str, token: str, body: str | None = None, params: dict[str, str] | None = None
+        self,
+        method: str,
+        url: str,
+        token: str,
+        body: str | None = None,
+        params: dict[str, str] | None = None,
+        *,
+        last: bool = True,
     ) -> bytes:
         headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
         try:
             async with (
                 asyncio.timeout(DEADLINE_SECONDS),
-                self._http.stream(method, url, headers=headers, content=body, params=params) as response,
+                self._http.stream(method, url, headers=headers, content=body, params=params, last=last) as response,
             ):
                 answer = b"".join([chunk async for chunk in _bounded(response)])
                 status = response.status_code
