@@ -92,6 +92,8 @@ class SimulatedEngine:
     rng: np.random.Generator
     noise: float = 0.05
     requests: int = 1
+    beside: int = 0
+    """Requests in every second half of a window, at the cost and acceptance of `requests`; 0: the same."""
     fires: float = 1.0
     slow: float = 1.0
     adaptive: Adaptive | None = None
@@ -190,8 +192,10 @@ class SimulatedEngine:
         if self.requests:
             probed = self.policy.probe.ks if self.policy and self.policy.probe else ()
             ks = {*self.ladder, *self.table, *probed}  # somebody else's policy may name any
-            visit = Visit(self.requests, seconds, {k: self.truth(k) for k in sorted(ks)})
-            self.engine.run(visit, 0, seconds)
+            arms = {k: self.truth(k) for k in sorted(ks)}
+            loads = (self.requests, self.beside) if self.beside else (self.requests,)
+            for load in loads:
+                self.engine.run(Visit(load, seconds, arms), 0, seconds / len(loads))
         else:
             self.engine.uptime += seconds
         found = self.engine.samples(self.requests)

@@ -243,3 +243,35 @@ def test_whatever_is_believed_a_mode_in_force_has_a_reason(
         if state.trial is not None:
             assert state.trial.load == load
             assert state.trial.left >= 1
+
+
+@given(st.lists(st.sampled_from([None, 8, 96, 128]), min_size=1, max_size=20), st.integers(1, 4), st.booleans())
+def test_without_one_load_a_trial_ends_in_time_and_no_arm_stays_where_it_is_not_chosen(
+    loads: list[int | None], left: int, chosen: bool
+) -> None:
+    """A closed loop of 128 requests is at 96 to 127 and at 128 in every pass; a trial went on there for as long."""
+    adaptive = Arm(Verification.ADAPTIVE, 2)
+    state = Verified(
+        chosen={128: adaptive} if chosen else {}, arm=adaptive, trial=verification.Trial(128, adaptive, left)
+    )
+    for number, load in enumerate(loads):
+        state = verification.unclear(state, load)
+        if number < left - 1:
+            assert state.trial is not None
+            continue
+        assert state.trial is None
+        same = number == left - 1 or (load is not None and loads[number - 1] == load)
+        if same and load is not None:
+            assert state.arm == state.chosen.get(load)
+
+
+def test_a_load_at_the_edge_of_two_buckets_is_judged_at_one_of_them() -> None:
+    """Requests that end and begin: 127 and 128 of them in every pass."""
+    running = loop(gaining(lambda n: 1.15 if n >= 64 else 0.9), 2.0)
+    running.engines["pod-0"].beside = 127
+    running.run(300, 128)
+    assert sum(mode is Verification.ADAPTIVE for mode in modes(running)[-50:]) >= 40
+    worse = loop(gaining(lambda n: 0.8), 2.0)
+    worse.engines["pod-0"].beside = 127
+    worse.run(300, 128)
+    assert sum(mode is not Verification.ALL for mode in modes(worse)[-100:]) <= 10

@@ -189,6 +189,20 @@ def advance(past: Verified, here: Here) -> Verified:
     return _tried(state, here) if here.observed and here.probing and passes > 1 else state
 
 
+def unclear(past: Verified, load: int | None) -> Verified:
+    """A pass in which no load was there for most of the time: nothing is judged and nothing tried, but a trial ends in
+    time, and an arm is left where it is not the one of the load that was there most."""
+    passes = past.stable[1] + 1 if past.stable[0] == load else 1
+    state = replace(past, stable=(-1 if load is None else load, passes), message="")
+    if state.trial is not None:
+        if state.trial.left > 1:
+            return replace(state, trial=replace(state.trial, left=state.trial.left - 1))
+        load, passes = state.trial.load if load is None else load, 2
+    elif load is None:
+        return state
+    return replace(state, trial=None, arm=state.chosen.get(load) if passes > 1 else state.arm)
+
+
 def _left(state: Verified, here: Here) -> Verified:
     return replace(
         state,
