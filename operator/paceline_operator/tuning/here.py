@@ -20,8 +20,8 @@ from paceline_operator.tuning.values import amended
 PRESENT_SHARE = 0.15
 """Share of a pass's decode time from which a load bucket counts as being there."""
 JUDGED_SHARE, STAYING_SHARE = 0.4, 0.2
-"""From which adaptive verification is judged at it, and with which it stays so: requests that come and go at the edge of
-two buckets are in both in every pass."""
+"""From which adaptive verification is judged at it, and with which it stays so: requests that come and go at the edge
+of two buckets are in both in every pass."""
 PROBE_PATIENCE, PROBE_PATIENCE_FEWER = 6, 18
 """Passes that must wish for other bursts before they are pushed, and for fewer: a push is a write, and bursts of what
 may be better cost next to nothing, so that fewer can wait."""
