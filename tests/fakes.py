@@ -44,6 +44,10 @@ class FakeKube:
         self.writes: list[tuple[str, str, str]] = []
         self.reads = 0
         self.refuse: dict[tuple[str, str], KubeError] = {}
+        self.logs: dict[str, str] = {}
+        """Of a pod's engine that ended."""
+        self.read_logs: list[tuple[str, bool]] = []
+        """(pod, of the container before)"""
         self.served: set[str] = set()
         """Optional kinds that the cluster has."""
         self._sent: dict[tuple[str, str, str], Object] = {}
@@ -116,6 +120,10 @@ class FakeKube:
         self._write("CREATE", body["kind"], body["metadata"]["name"])
         return self.put(body)
 
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> str:
+        self.read_logs.append((pod, previous))
+        return self.logs.get(pod, "")
+
     async def scale(self, body: Object, replicas: int) -> None:
         meta = body["metadata"]
         self._write("SCALE", body["kind"], meta["name"])
@@ -176,6 +184,10 @@ class FakeEngines:
         """By serving URL."""
         self.completions: dict[str, bytes] = {}
         """By serving URL."""
+        self.told: dict[str, tuple[int, int]] = {}
+        """Serving URL -> tokens and running requests by its /metrics."""
+        self.gauges: dict[str, Gauges] = {}
+        """Pod -> its load and tokens; at rest without."""
         self.cells: dict[str, tuple[CostCell, ...]] = {}
         """Pod -> what it did since it was asked last."""
         self.boots: dict[str, str] = {}
@@ -198,13 +210,16 @@ class FakeEngines:
         return Engine(
             name=name,
             state=self._state(name),
-            samples=_since(cursor, self.boots.get(name, "boot"), self.cells.get(name, ())),
+            samples=_since(cursor, self.boots.get(name, "boot"), self.cells.get(name, ()), self.gauges.get(name, REST)),
         )
 
     def restart_engine(self, name: str) -> None:
         """Another process: nothing was pushed to it."""
         self.boots[name] = f"{self.boots.get(name, 'boot')}-again"
         self.policies.pop(name, None)
+
+    async def tokens(self, serving_url: str) -> tuple[int, int] | None:
+        return self.told.get(serving_url)
 
     async def first_token_times(self, serving_url: str) -> Histogram | None:
         self.read_metrics.append(serving_url)
@@ -253,7 +268,10 @@ class FakeEngines:
         )
 
 
-def _since(cursor: str | None, boot: str, cells: tuple[CostCell, ...] = ()) -> Samples:
+REST = Gauges(running=0, waiting=0, kv_cache_usage=0.0, prompt_tokens=0, generation_tokens=0)
+
+
+def _since(cursor: str | None, boot: str, cells: tuple[CostCell, ...] = (), gauges: Gauges = REST) -> Samples:
     return Samples(
         boot_id=boot,
         cursor="next",
@@ -266,7 +284,7 @@ def _since(cursor: str | None, boot: str, cells: tuple[CostCell, ...] = ()) -> S
         excluded_steps={},
         steps_by_k={},
         probe_steps_by_k={},
-        gauges=Gauges(running=0, waiting=0, kv_cache_usage=0.0, prompt_tokens=0, generation_tokens=0),
+        gauges=gauges,
     )
 
 

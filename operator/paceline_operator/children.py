@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from paceline_operator import extras, metrics, naming, observe, resources, rolling
+from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status_rollout import Phase
 from paceline_operator.clients.kube import Object
@@ -16,7 +17,8 @@ from paceline_operator.resources import workload
 from paceline_operator.rollout.accept import accept
 from paceline_operator.rollout.canary import judge
 from paceline_operator.rollout.evidence import Watch
-from paceline_operator.rollout.situation import UNKNOWN
+from paceline_operator.rollout.situation import UNKNOWN, Judgement
+from paceline_operator.safety.lay import holds, laid
 from paceline_operator.tuning.model import Memory
 
 logger = logging.getLogger(__name__)
@@ -29,16 +31,23 @@ async def decided(
     raw = draft.raw
     key = hands.keys.ring().tokens(serving.metadata.uid)
     now, rollout = hands.clock.now(), draft.previous.rollout
-    accepted = accept(serving.spec, rollout, memory.proposals, now)
-    serving = serving.model_copy(update={"spec": accepted.spec})
+    safety = draft.previous.safety
+    taken = {change.path for change in safety.changes}
+    proposals = [one for one in memory.proposals if not holds(safety) and not taken & one.changes.keys()]
+    accepted = accept(serving.spec, rollout, proposals, now)
+    memory.accepted, remedy = accepted.spec, laid(accepted.spec, safety)
+    serving = serving.model_copy(update={"spec": remedy.spec})
     canaries = rolling.names(rolling.of_track(look.pods, naming.TRACK_CANARY))
     found = judge(serving.spec.rollout.canary, *memory.watch.sides(canaries))
     is_watched = bool(memory.watch.revision) and memory.watch.revision == rollout.target
     watched = hands.clock.monotonic() - memory.watch.since if is_watched else 0.0
     judgement = found if is_watched else UNKNOWN
+    if stands := [f"{pod} for {memory.hung[pod]:.0f} s" for pod in canaries if pod in memory.hung]:
+        judgement = Judgement(False, Reason.ENGINE_HUNG, f"it has requests and gives no token: {', '.join(stands)}")
     occupied = ""
     while True:
-        rolled = rolling.roll(serving, raw, look, accepted, judgement, watched, hands.defaults, key, now, occupied)
+        given = (judgement, watched, hands.defaults, key, now, occupied)
+        rolled = rolling.roll(serving, raw, look, accepted, *given, remedy=remedy)
         extra = extras.gather(extras.Asked(serving, rolled, raw, look, draft.previous, hands.defaults, key))
         wanted = [*resources.around(serving, hands.defaults), *extra.manifests, *rolled.manifests]
         there = await observe.namesakes(hands.kube, draft.namespace, look, list(map(key_of, wanted)))

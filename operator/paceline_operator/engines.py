@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline_operator import act, naming, observe, profiles, proposing, resources, rolling, scale, tokens, verdicts
+from paceline_operator import act, naming, observe, profiles, proposing, resources, rolling, safeguard, scale, tokens, verdicts
 from paceline_operator.api.conditions import ConditionType
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.draft import Draft, Hands
@@ -60,6 +60,7 @@ async def carried_out(
         draft.fields |= known.fields
         _propose(hands, memory, draft, serving.spec, look, tuned, known.load)
         profiles.tell(hands, memory, draft, tuned)
+    await safeguard.look(hands, memory, draft, serving, look, targets, tuned.engines)
     if secret and tuned.engines:
         await tokens.answer_refusals(hands.kube, memory, secret, targets, tuned.engines, report)
         await tokens.forget_previous(hands.kube, memory, secret, ring, targets, len(pods), report)

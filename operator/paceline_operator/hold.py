@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from paceline_engine.protocol import Policy, State, Verification, VerificationPolicy
-from paceline_operator import act, naming, observe, rolling, sightings, verdicts
+from paceline_operator import act, naming, observe, rolling, sightings
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.rollout import OutputContract
 from paceline_operator.clients.engine import EngineClient
@@ -17,6 +17,7 @@ from paceline_operator.retune import EARLY_SHARE, Retuned
 from paceline_operator.rollout import evidence
 from paceline_operator.rollout.contract import ASKED, counted, keeps, request
 from paceline_operator.rollout.evidence import Watch
+from paceline_operator.safety.detect import ended
 from paceline_operator.tuning.engines import same
 from paceline_operator.tuning.model import Engine, Memory, Settings
 from paceline_operator.verdicts import Verdict, is_ready
@@ -47,8 +48,8 @@ async def hold(
         return Retuned(after=left if targets else None)
     memory.tuned, memory.tuned_at = asked, now
     found = await observe.engines(client, targets, pods, Memory(cursors=memory.watch.cursors))
-    ended = {pod["metadata"]["name"]: verdicts.ended(pod) for pod in pods}
-    engines, memory.sightings, news = sightings.look(memory.sightings, found, ended, rfc3339(clock.now()))
+    how = {pod["metadata"]["name"]: ended(pod) for pod in pods}
+    engines, memory.sightings, news = sightings.look(memory.sightings, found, how, rfc3339(clock.now()))
     compared = [pod for pod in pods if _is_compared(pod)]
     ready = {pod["metadata"]["name"] for pod in compared if is_ready(pod)}
     if ready & set(canaries):

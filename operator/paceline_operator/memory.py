@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paceline_operator.api.profiles import ProfileSpec
-from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.effective.fleet import Known
 from paceline_operator.events import Recorder
@@ -23,6 +23,7 @@ from paceline_operator.profiling.prior import Absent
 from paceline_operator.proposing import Plain
 from paceline_operator.rollout.evidence import Watch
 from paceline_operator.rollout.proposal import Proposal
+from paceline_operator.safety.detect import Progress
 from paceline_operator.scaling.motion import Motion
 from paceline_operator.scaling.values import Past
 from paceline_operator.sightings import Sighting
@@ -63,6 +64,12 @@ class Remembered:
     """Status that could not be written: the decisions in it must not be lost."""
     in_force: SpeculativeServing | None = None
     """What the stable pods run, as the last full pass found it."""
+    accepted: ServingSpec | None = None
+    """What was asked for, proposals over it and no remedy, as it found."""
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    """Pod -> when its engine's tokens grew last."""
+    hung: Mapping[str, float] = field(default_factory=dict)
+    """Pod -> seconds for which its engine stands still with requests running, as found last."""
     frozen: bool = False
     """Pods with two templates serve, as it found: k stays as it is."""
     look_at: float | None = None

@@ -54,6 +54,10 @@ TUNER_ERRORS = Counter(
     [LABEL_PART],
 )
 SCALINGS = Counter("paceline_scalings_total", "Changes of replicas by mode Builtin. Labeled by reason.", [LABEL_REASON])
+FAULTS = Counter("paceline_engine_faults_total", "Engines that ended or stood still. Labeled by kind.", [LABEL_KIND])
+REMEDIES = Counter(
+    "paceline_remedies_total", "Steps of the breaker and the ladder of remedies. Labeled by reason.", [LABEL_REASON]
+)
 PUSHES = Counter("paceline_pushes_total", "Policies pushed to engine pods. Labeled by result.", [LABEL_RESULT])
 
 for _reason in (
@@ -94,6 +98,17 @@ for _reason in (
     ROLLOUTS.labels(_reason)
 for _reason in (Reason.ABOVE_TARGET, Reason.BELOW_TARGET, Reason.AT_MINIMUM, Reason.AT_MAXIMUM):
     SCALINGS.labels(_reason)
+for _kind in ("Crash", "OutOfMemory", "Hang", "NeverReady"):
+    FAULTS.labels(_kind)
+for _reason in (
+    Reason.BREAKER_OPEN,
+    Reason.REMEDY_FAILED,
+    Reason.STABLE_UNDER_CHANGE,
+    Reason.REMEDIES_SPENT,
+    Reason.REMEDY_LIFTED,
+    Reason.ENGINE_REPLACED,
+):
+    REMEDIES.labels(_reason)
 for _result in (RESULT_OK, RESULT_ERROR):
     PUSHES.labels(_result)
     RECONCILE_SECONDS.labels(_result)

@@ -52,6 +52,9 @@ COMPONENT_WORKER = "engine-worker"
 COMPONENT_PULLER = "puller"
 """Pods that bring weights onto a claim."""
 
+INCIDENTS = "incidents"
+"""Suffix of the ConfigMap with the records of engines that ended."""
+
 SERVING_PORT = 8000
 SERVING_PORT_NAME = "http"
 CONTROL_PORT_NAME = "paceline"

@@ -16,10 +16,11 @@ from paceline_operator.api.status_boots import BootField, BootLoad
 from paceline_operator.clock import rfc3339
 from paceline_operator.history.load import Load
 from paceline_operator.plan import Object
-from paceline_operator.rollout import boots, tier
+from paceline_operator.rollout import boots
 from paceline_operator.rollout.known import Gain, Known
 from paceline_operator.rollout.proposal import Proposal
 from paceline_operator.rollout.propose import propose
+from paceline_operator.safety.lay import holds
 from paceline_operator.tuning.engines import SHORTEST_STEP_SECONDS
 from paceline_operator.tuning.explain import LARGEST, whole
 from paceline_operator.tuning.model import Engine, Interval, Step
@@ -73,7 +74,7 @@ def look(
         ttft_lowered=step.restarts.ttft_lowered,
         load=load,
         past=past,
-        held=tier.is_for_safety(previous.rollout.applied),
+        held=holds(previous.safety),
         restart_seconds=restart_seconds(pods),
         pods=max(1, len(pods)),
         tokens_per_second=sum(map(_rate, engines)),

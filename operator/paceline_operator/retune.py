@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator import act, metrics, observe, sightings, told, verdicts
+from paceline_operator import act, metrics, observe, sightings, told
 from paceline_operator.api.conditions import ConditionType
 from paceline_operator.api.learned import ProfileKey
 from paceline_operator.api.serving import ServingSpec
@@ -21,6 +21,7 @@ from paceline_operator.memory import Remembered
 from paceline_operator.plan import Object, Target
 from paceline_operator.profiling.key import key_of
 from paceline_operator.profiling.prior import prior
+from paceline_operator.safety.detect import ended
 from paceline_operator.tuning import decide
 from paceline_operator.tuning.model import Engine, Settings, Step
 from paceline_operator.verdicts import Verdict, is_plain, is_ready
@@ -70,9 +71,9 @@ async def retune(
         return Retuned(after=left if targets else None)
     memory.tuned, memory.tuned_at = asked, now
     answers = await observe.engines(client, targets, pods, memory.tuner)
-    ended = {pod["metadata"]["name"]: verdicts.ended(pod) for pod in pods}
+    how = {pod["metadata"]["name"]: ended(pod) for pod in pods}
     declared = {pod["metadata"]["name"]: of_pod(pod) for pod in pods}
-    engines, memory.sightings, news = sightings.look(memory.sightings, answers, ended, rfc3339(clock.now()))
+    engines, memory.sightings, news = sightings.look(memory.sightings, answers, how, rfc3339(clock.now()))
     urls = {target.pod: target.serving_url for target in targets}
     engines, memory.first_tokens = await observe.first_tokens(client, engines, urls, settings, memory.first_tokens, now)
     key = key_of(spec, engines)

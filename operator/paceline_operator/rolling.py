@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from paceline_operator import naming
+from paceline_operator.api.conditions import Reason
 from paceline_operator.api.engine import PluginInjection
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.modelcache import is_pulled
@@ -18,10 +20,13 @@ from paceline_operator.resources.revision import Revision
 from paceline_operator.rollout.accept import Accepted, is_own, name_of
 from paceline_operator.rollout.decide import decide
 from paceline_operator.rollout.diff import boot_spec, with_boot
+from paceline_operator.rollout.proposal import overlay, value_at
 from paceline_operator.rollout.revision import changes, find, kept, next_number
-from paceline_operator.rollout.situation import Ask, CanaryPod, Decision, Judgement, Situation, Track
+from paceline_operator.rollout.situation import Ask, CanaryPod, Decision, Judgement, Situation, Track, of_trial
+from paceline_operator.safety.detect import ended
+from paceline_operator.safety.lay import OFF, OFF_PATHS, Laid
 from paceline_operator.tuning.decide import settings_of
-from paceline_operator.verdicts import ended, is_ready
+from paceline_operator.verdicts import is_ready
 
 STUCK = frozenset(
     {
@@ -30,6 +35,8 @@ STUCK = frozenset(
     }
 )  # fmt: skip
 """Reasons of the kubelet for a container that waits (pkg/kubelet/images/types.go, kuberuntime)."""
+TRIAL_SECONDS = 10.0
+"""Between two looks at a canary of the safety ladder that is up: what ends it wakes a pass."""
 UNWATCHED_SECONDS = 10.0
 """Between two looks at a LeaderWorkerSet that is not settled: of optional kinds no change is told."""
 
@@ -58,11 +65,14 @@ def roll(
     tokens: Tokens,
     now: datetime,
     occupied: str = "",
+    remedy: Laid | None = None,
 ) -> Rolled:
-    """One step of the rollout of `serving` (as asked for: what is `accepted` is laid over its spec already).
+    """One step of the rollout of `serving` (as asked for: what is `accepted` is laid over its spec already, and so is a
+    `remedy`).
 
     `occupied`: whose object stands where the canary's workload would be; empty: nobody's.
     """
+    remedy = remedy or Laid(serving.spec)
     name, uid, pods, children = serving.metadata.name, serving.metadata.uid, look.pods, look.children or {}
     mine = {key: child for key, child in children.items() if _owner(child) == uid}
     stored = revisions(children, name, uid)
@@ -71,18 +81,20 @@ def roll(
     live = _live(mine, name, naming.TRACK_STABLE)
     if stable and live and stable.revision.rpartition("-")[0] != name:
         stable = replace(stable, revision=_unnamed(live, stored, memory.revision))
-    boot = boot_spec(serving.spec)
     plugged = serving.spec.engine.plugin.injection is not PluginInjection.NONE
     key_version = tokens.key_version if plugged else ""
     running = next((one for one in stored if stable and one.name == stable.revision), None)
-    wanted = find(stored, boot, key_version, running.name if running else "")
-    if wanted is None:
-        template = pod.build(serving, settings_of(serving.spec).boot_table, defaults, tokens)
-        if running and running.template == template and _shape(running.boot) == _shape(boot):
-            wanted = running  # another spec, the same pods
-        else:
-            made = revision.of(name, template, boot, key_version, next_number(stored))
-            wanted = next((one for one in stored if one.name == made.name), made)  # data of a stored one cannot change
+    if remedy.urgent and running and running.is_whole and value_at(running.boot, "speculation.enabled") is not False:
+        serving = _alone(serving, running)
+    asking = (stored, key_version, defaults, tokens)
+    wanted = _asked_for(serving, running, *asking)
+    # All others run without speculation first; a pod of theirs that fails later does not end the trial.
+    calm = stable is not None and (stable.settled or (canary is not None and stable.renewed))
+    trial = remedy.trial is not None and wanted is running and calm
+    if remedy.trial is not None and trial:
+        serving = serving.model_copy(update={"spec": remedy.trial})
+        wanted = _asked_for(serving, running, *asking)
+    boot = boot_spec(serving.spec)
     if stable and live and stable.revision and running is None and stable.revision != wanted.name:
         running = revision.rebuilt(live, stable.revision)  # it was deleted: what runs is still there to be kept
     sought, job = wanted, pull_job.build(serving, wanted.template)
@@ -92,7 +104,12 @@ def roll(
     if running and serving.spec.engine.multi_node and leaderworkerset.KIND in look.absent:
         wanted = running  # what is asked for cannot be: pods stay as they are, and why is told of what is withheld
     fields = changes(running, boot, key_version) if running and running is not wanted else ()
-    own = is_own(fields, accepted.paths)
+    own = is_own(fields, accepted.paths | remedy.paths)
+    remedied = is_own(fields, remedy.paths) and not is_own(fields, accepted.paths)
+    if trial:
+        judgement, watched_seconds = of_trial(judgement), 0.0
+    elif remedy.settled and remedied:
+        judgement, watched_seconds = Judgement(True, Reason.STABLE_UNDER_CHANGE, remedy.settled), math.inf
     if fields and running and not running.is_whole and memory.target == wanted.name:
         fields, own = tuple(memory.fields), memory.own  # what it was made from is lost: as found before that
     situation = Situation(
@@ -100,7 +117,7 @@ def roll(
         rollout=serving.spec.rollout,
         wanted=wanted,
         own=own,
-        proposal=name_of(memory.applied[-1]) if memory.applied else "",
+        proposal=remedy.name if trial else name_of(memory.applied[-1]) if memory.applied else "",
         fields=fields,
         stable=stable,
         canary=canary,
@@ -108,12 +125,16 @@ def roll(
         judgement=judgement,
         watched_seconds=watched_seconds,
         memory=memory,
-        retry=str((raw["metadata"].get("annotations") or {}).get(naming.ANNOTATION_RETRY, ""))[:256],
+        retry=retry_of(raw),
         startup_seconds=float(serving.spec.engine.startup_timeout_seconds),
         now=now,
         occupied=occupied,
+        urgent=remedy.urgent if is_own(fields, OFF_PATHS) else "",
+        trial=trial,
     )
     decision = decide(situation)
+    if trial and situation.pod and situation.pod.ready_since and decision.after is not None:
+        decision = replace(decision, after=max(decision.after, TRIAL_SECONDS))
     known = {one.name: one for one in (*stored, *([running] if running else []), wanted)}
     in_force = _in_force(serving, known[decision.stable.revision])
     if decision.after is None and stable and not stable.settled and in_force.spec.engine.multi_node:
@@ -125,6 +146,41 @@ def roll(
     if sought is not wanted:
         manifests += (_workload(serving, naming.TRACK_STABLE, Ask(sought.name, situation.replicas), sought),)
     return Rolled(decision, in_force, manifests, job)
+
+
+def retry_of(raw: Object) -> str:
+    """Value of the annotation that asks for another try; empty where there is none."""
+    return str((raw["metadata"].get("annotations") or {}).get(naming.ANNOTATION_RETRY, ""))[:256]
+
+
+def _asked_for(
+    serving: SpeculativeServing,
+    running: Revision | None,
+    stored: Sequence[Revision],
+    key_version: str,
+    defaults: Defaults,
+    tokens: Tokens,
+) -> Revision:
+    """The template of `serving`: the stored one, that which runs first, or one that is made now."""
+    boot = boot_spec(serving.spec)
+    found = find(stored, boot, key_version, running.name if running else "")
+    if found is not None:
+        return found
+    template = pod.build(serving, settings_of(serving.spec).boot_table, defaults, tokens)
+    if running and running.template == template and _shape(running.boot) == _shape(boot):
+        return running  # another spec, the same pods
+    made = revision.of(serving.metadata.name, template, boot, key_version, next_number(stored))
+    return next((one for one in stored if one.name == made.name), made)  # data of a stored one cannot change
+
+
+def _alone(serving: SpeculativeServing, running: Revision) -> SpeculativeServing:
+    """With no other change than that engines do not speculate, where those that run do: whatever the user has changed
+    besides waits for its canary."""
+    try:
+        spec = with_boot(serving.spec, overlay(running.boot, OFF))
+    except (ValueError, TypeError):
+        return serving
+    return serving.model_copy(update={"spec": spec})
 
 
 def _shape(boot: Mapping[str, Any]) -> object:

@@ -63,18 +63,6 @@ def is_alive(pod: Raw) -> bool:
     return "deletionTimestamp" not in pod["metadata"] and _phase(pod) not in ("Failed", "Succeeded")
 
 
-def ended(pod: Raw) -> str:
-    """How its containers ended last, in words; empty where none did. A crashed `vllm serve` may exit 0."""
-    found = []
-    for container in (pod.get("status") or {}).get("containerStatuses") or []:
-        states = container.get("state") or {}, container.get("lastState") or {}
-        if last := next((state["terminated"] for state in states if state.get("terminated")), None):
-            at = f" at {last['finishedAt']}" if last.get("finishedAt") else ""
-            how = f"{last.get('reason', 'ended')}, exit code {last.get('exitCode', '?')}"
-            found.append(f"{container['name']} ended{at}: {how} ({container.get('restartCount', 0)} restarts)")
-    return "; ".join(found)
-
-
 def replicas_of(raw: Raw) -> int:
     """spec.replicas, also of an object whose spec is refused."""
     replicas = (raw.get("spec") or {}).get("replicas", 1)

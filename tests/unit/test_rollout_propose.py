@@ -15,7 +15,6 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.status import BucketStatus, GoodputRow, VerificationMode, VerificationRow
 from paceline_operator.api.status_boots import BootLoad, BootRecord
-from paceline_operator.api.status_rollout import AppliedProposal, FieldChange
 from paceline_operator.clock import rfc3339
 from paceline_operator.history.load import Distribution, Load, Source
 from paceline_operator.preflight.legality import check
@@ -352,14 +351,3 @@ def test_every_proposal_can_work_has_its_price_and_no_gain_that_was_not_measured
             assert LEAST_GAIN < one.gain_low <= one.gain * 1.000001
             assert one.gain <= one.gain_high * 1.000001
     assert not [one for one in found if one.changes.get("speculation.enabled") is given_known.spec.speculation.enabled]
-
-
-def test_a_drafter_taken_away_for_another_reason_than_its_worth_stays_away() -> None:
-    def applied(path: str, value: str, reason: str) -> AppliedProposal:
-        change = FieldChange(path=path, value=value, was="true")
-        return AppliedProposal(changes=[change], reason=reason, at=rfc3339(NOW))
-
-    assert tier.is_for_safety([applied("speculation.enabled", "false", "CrashLoop")])
-    assert not tier.is_for_safety([applied("speculation.enabled", "false", "NoDrafter")])
-    assert not tier.is_for_safety([applied("speculation.maxTokens", "3", "MaxTokens")])
-    assert not tier.is_for_safety([])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_operator.safety.breaker import WINDOW, Death, opens, words
-from paceline_operator.safety.detect import HANG_SECONDS, Kind, ends, hangs, progress
+from paceline_operator.safety.detect import HANG_SECONDS, Kind, ended, ends, hangs, progress
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -45,6 +45,15 @@ def test_an_engine_that_exits_0_has_crashed_as_one_that_exits_139_has() -> None:
     assert end.kind is Kind.NEVER_READY
 
 
+def test_an_end_that_came_with_its_node_is_not_the_engine_s_and_one_that_answered_had_served() -> None:
+    (end,) = found(pod(terminated(255, "Unknown")))
+    assert not end.is_the_engine_s
+    (end,) = ends([pod(terminated(1, "Error", minutes=0.5))], "engine", "track", 60.0, {"chat-1"})
+    assert (end.kind, end.is_the_engine_s) == (Kind.CRASH, True)
+    said = ended(pod(terminated(0)))
+    assert said == "engine ended at 2026-01-01T12:00:00Z: Completed, exit code 0 (1 restarts)"
+
+
 def test_the_same_end_has_one_key_whether_the_container_runs_again_or_not() -> None:
     (before,) = found(pod(terminated(), running=False, restarts=0))
     (after,) = found(pod(terminated(), running=True, restarts=1))
@@ -69,6 +78,7 @@ def test_the_same_end_has_one_key_whether_the_container_runs_again_or_not() -> N
 )  # fmt: skip
 def test_no_pod_crashes_it(body: Any) -> None:
     ends([body] if isinstance(body, dict) else [{"status": body}], "engine", "track", 60.0)
+    ended(body if isinstance(body, dict) else {"status": body})
     if isinstance(body, dict):
         ends([{"status": {"containerStatuses": [{**body, "name": "engine"}]}}], "engine", "track", 60.0)
 
@@ -78,6 +88,7 @@ def test_no_token_with_requests_running_is_a_hang_and_nothing_else_is() -> None:
     for second in range(1, 200):
         at = progress(at, {"a": (10, "b", 3, 0.02)}, {"a"}, float(second))
         assert bool(hangs(at, {"a": 3}, float(second))) is (second >= HANG_SECONDS)
+        assert bool(hangs(at, {"a": 3}, float(second), 100.0)) is (second >= 100)
     assert hangs(progress(at, {"a": (11, "b", 3, 0.02)}, {"a"}, 201.0), {"a": 3}, 201.0) == {}
     assert hangs(progress(at, {"a": (10, "b", 0, 0.02)}, {"a"}, 201.0), {"a": 0}, 201.0) == {}
     assert hangs(progress(at, {"a": (10, "new", 3, 0.02)}, {"a"}, 201.0), {"a": 3}, 201.0) == {}
@@ -87,8 +98,13 @@ def test_no_token_with_requests_running_is_a_hang_and_nothing_else_is() -> None:
 def test_silence_is_no_progress_and_a_slow_engine_is_no_hang() -> None:
     at = progress({}, {"a": (10, "b", 3, 0.02)}, {"a"}, 0.0)
     at = progress(at, {}, {"a"}, 61.0)
-    assert hangs(at, {"a": 3}, 61.0) == {"a": 61.0}
+    assert hangs(at, {"a": 3}, 61.0) == {}, "an operator that did not look has seen nothing"
+    for _ in range(3):
+        at = progress(at, {"a": (10, "b", 3, 0.02)}, {"a"}, 62.0)
+    assert hangs(at, {"a": 3}, 62.0) == {"a": 62.0}
     slow = progress({}, {"a": (10, "b", 3, 5.0)}, {"a"}, 0.0)
+    for _ in range(3):
+        slow = progress(slow, {"a": (10, "b", 3, None)}, {"a"}, 200.0)
     assert hangs(slow, {"a": 3}, 200.0) == {}
     assert hangs(slow, {"a": 3}, 250.0) == {"a": 250.0}
 

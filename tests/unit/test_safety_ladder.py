@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline_operator.api.status_safety import Phase
 from paceline_operator.safety.ladder import (
     STABLE_AT_LEAST,
     Climb,
-    Phase,
     Rung,
     begin,
     failed,

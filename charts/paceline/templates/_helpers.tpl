@@ -101,9 +101,17 @@ readOnlyRootFilesystem: true
   verbs: [get, list, create, patch, delete]
 {{- end }}
 {{- end }}
+# Deleted where an engine hangs; the log of one that ended says why.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [list, watch, delete]
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+# The record of engines that ended.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, create, patch]
 # Listed for pods that wait for a volume: only events say which Secret is missing.
 - apiGroups: [""]
   resources: [events]

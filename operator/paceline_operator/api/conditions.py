@@ -26,6 +26,7 @@ class ConditionType(StrEnum):
     POD_SECURITY = "PodSecurity"
     ROLLED_BACK = "RolledBack"
     ROLLOUT_BLOCKED = "RolloutBlocked"
+    REMEDY_IN_FORCE = "RemedyInForce"
     SCALING_ACTIVE = "ScalingActive"
     SUSPENDED = "Suspended"
 
@@ -74,6 +75,17 @@ class Reason(StrEnum):
     TTFT_INCREASED = "TtftIncreased"
     REQUESTS_FAILED = "RequestsFailed"
     OUTPUT_CONTRACT = "OutputContract"
+    # RemedyInForce, and events about engines that ended or stand still
+    NO_FAULT = "NoFault"
+    ENGINE_CRASHED = "EngineCrashed"
+    ENGINE_HUNG = "EngineHung"
+    ENGINE_REPLACED = "EngineReplaced"
+    BREAKER_OPEN = "BreakerOpen"
+    REMEDY_TRIED = "RemedyTried"
+    REMEDY_FAILED = "RemedyFailed"
+    STABLE_UNDER_CHANGE = "StableUnderChange"
+    REMEDIES_SPENT = "RemediesSpent"
+    REMEDY_LIFTED = "RemedyLifted"
     # ModelAvailable
     MODEL_READY = "ModelReady"
     DOWNLOAD_PENDING = "DownloadPending"

@@ -15,6 +15,7 @@ from paceline_operator.api.metrics_source import Metrics
 from paceline_operator.api.model import Model
 from paceline_operator.api.rollout import Rollout
 from paceline_operator.api.routing import Routing
+from paceline_operator.api.safety import Safety
 from paceline_operator.api.speculation import Speculation
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.api.tuning import Slo, Tuning
@@ -44,6 +45,7 @@ class ServingSpec(ApiModel):
     autoscaling: Autoscaling = Field(default_factory=Autoscaling, description="Replicas by load.")
     routing: Routing = Field(default_factory=Routing, description="How requests reach the engines.")
     rollout: Rollout = Field(default_factory=Rollout, description="How pods are replaced.")
+    safety: Safety = Field(default_factory=Safety, description="What is done about engines that crash or hang.")
     suspend: bool = Field(default=False, description="Write no child, push nothing; status is still written.")
 
     model_config = ConfigDict(

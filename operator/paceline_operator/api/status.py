@@ -17,6 +17,7 @@ from paceline_operator.api.status_boots import BootField, BootRecord
 from paceline_operator.api.status_cache import ModelCacheStatus
 from paceline_operator.api.status_history import HistoryStatus
 from paceline_operator.api.status_rollout import RolloutStatus
+from paceline_operator.api.status_safety import SafetyStatus
 from paceline_operator.api.status_scaling import ScalingStatus
 
 MAX_K = 32
@@ -198,6 +199,9 @@ class ServingStatus(ApiModel):
     model_cache: ModelCacheStatus | None = Field(default=None, description="What is on the claim of model.cache.")
     rollout: RolloutStatus = Field(
         default_factory=RolloutStatus, description="How the present template came to be, and what was tried."
+    )
+    safety: SafetyStatus = Field(
+        default_factory=SafetyStatus, description="What is done about engines that crash or stand still."
     )
     proposals: list[ProposalStatus] = Field(
         default_factory=list, max_length=8, description="What a restart or a person could do."

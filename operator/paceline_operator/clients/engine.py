@@ -35,6 +35,9 @@ COMPLETION_SECONDS = 30.0
 MAX_HISTOGRAM_INDEX = 1000
 """1.05**1000 microseconds is 49 million years: a larger index is not a step time, and would overflow a float."""
 ENGINE_SERIES_PREFIX = "vllm:"
+RUNNING = "vllm:num_requests_running"
+TOKENS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
+"""Those that grow wherever an engine moves."""
 MAX_LINE_BYTES = 4096
 """Of /metrics; the longest that vLLM writes has some 1,000 bytes. The parser's time grows with the square of it."""
 MAX_KEPT_BYTES = 256 * 1024
@@ -134,6 +137,20 @@ class EngineClient:
                 kept = await _kept(response, page.is_read)
             return page.parse(kept) if response.status_code == httpx.codes.OK else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError):
+            return None
+
+    async def tokens(self, serving_url: str) -> tuple[int, int] | None:
+        """(tokens since boot, requests running) of the engine's /metrics; None where they cannot be had."""
+        try:
+            async with (
+                asyncio.timeout(DEADLINE_SECONDS),
+                self._http.stream("GET", f"{serving_url}/metrics") as response,
+            ):
+                series = parse_series(await _kept(response, _is_of_progress))
+            if response.status_code != httpx.codes.OK or RUNNING not in series or TOKENS[0] not in series:
+                return None
+            return int(sum(series.get(name, 0.0) for name in TOKENS)), int(series[RUNNING])
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, OverflowError):
             return None
 
     async def complete(self, serving_url: str, body: Mapping[str, object]) -> bytes | None:
@@ -239,6 +256,10 @@ def parse_series(lines: Iterable[str]) -> dict[str, float]:
     except (ValueError, LookupError, TypeError, AttributeError) as error:  # what the parser raises on garbage
         raise ValueError(f"not Prometheus text: {_clip(error)}") from None
     return totals
+
+
+def _is_of_progress(line: str) -> bool:
+    return line.startswith((RUNNING, *TOKENS))
 
 
 def _is_engine_series(line: str) -> bool:

@@ -27,6 +27,8 @@ _T = TypeVar("_T")
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 10.0
 LIST_LIMIT = 500
+LOG_LINES, LOG_BYTES = 400, 256 * 1024
+"""Of a container's log that are asked for: its end has vLLM's two tracebacks of an engine that died, 100 lines each."""
 CONCURRENCY = 16
 DISCOVERY_SECONDS = 5.0
 """For which it is believed that the cluster has, or has not, an optional kind."""
@@ -39,6 +41,7 @@ RESOURCES: Mapping[str, tuple[str, str]] = {
     "Service": ("v1", "services"),
     "Pod": ("v1", "pods"),
     "Event": ("v1", "events"),
+    "ConfigMap": ("v1", "configmaps"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Job": ("batch/v1", "jobs"),
     "Deployment": ("apps/v1", "deployments"),
@@ -236,6 +239,20 @@ class Kube:
         except (NotFoundError, ConflictError):
             return False
         return True
+
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> str:
+        """The last lines of a container, or of the one before it in its place; empty where there are none."""
+        query = {"container": container, "tailLines": str(LOG_LINES), "limitBytes": str(LOG_BYTES)}
+        query |= {"previous": "true"} if previous else {}
+        url = f"/api/v1/namespaces/{namespace}/pods/{pod}/log?{urlencode(query)}"
+        async with self._slots:
+            call = asyncio.get_running_loop().run_in_executor(self._threads, self._request, "GET", url, None, APPLY)
+            status, answer, retry_after = await _finish(call)
+        if status in (400, 404):  # the container is gone, or never ran
+            return ""
+        if status != 200:
+            _result(status or 0, answer, retry_after, f"GET log of {namespace}/{pod} {container}")
+        return answer.decode("utf-8", "replace")
 
     async def fetch(self, path: str) -> Object | None:
         """What the API answers at `path` (`/version`, a kind of the cluster); None where there is nothing."""

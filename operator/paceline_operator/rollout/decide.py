@@ -45,6 +45,8 @@ def decide(s: Situation) -> Decision:
         return _settled(s, memory, Phase.STEADY)
     if s.stable.revision == s.wanted.name:
         return _in_force(s, memory)
+    if s.urgent:
+        return _rolled(s, memory, s.urgent)
     failed = next((one for one in memory.failed if one.revision == s.wanted.name), None)
     if failed is not None:
         return _kept(s, memory, Phase.ROLLED_BACK, tell.reason_of(failed), failed.message)
@@ -58,7 +60,7 @@ def decide(s: Situation) -> Decision:
 def _begun(s: Situation, memory: RolloutStatus) -> Decision:
     """A change that nothing was done about yet: replace pods at once, wait, or start a canary."""
     assert s.stable is not None
-    restarts = [_time(at) for at in memory.restarts]
+    restarts = [] if s.trial else [_time(at) for at in memory.restarts]
     if not s.own and (s.replicas == 0 or s.stable.ready == 0) and not _starting(memory):
         return _rolled(s, memory, "no pod serves that a canary could be compared with")
     if closed := gate.closed(s.rollout, own=s.own, restarts=restarts, now=s.now):
@@ -81,7 +83,7 @@ def _begun(s: Situation, memory: RolloutStatus) -> Decision:
     if s.canary is not None or s.pod is not None:  # of an earlier change: first it goes
         return _kept(s, memory, Phase.CANARY, Reason.CANARY_STARTED, "an earlier canary has to go first", LOOK_SECONDS)
     started = CanaryStatus(revision=s.wanted.name, started_at=rfc3339(s.now))
-    if s.own:
+    if s.own and not s.trial:
         memory = memory.model_copy(update={"restarts": _restarts(memory, s.now)})
     decision = _watched(s, memory.model_copy(update={"no_capacity_at": None}), started)
     return replace(decision, events=(events.canary_started(in_words(s.fields), s.wanted.name),))

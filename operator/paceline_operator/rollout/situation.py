@@ -54,6 +54,15 @@ class Judgement:
 
 
 UNKNOWN = Judgement(None, Reason.CANARY_UNJUDGED, "nothing was measured yet")
+BROKEN = frozenset({Reason.REQUESTS_FAILED, Reason.OUTPUT_CONTRACT, Reason.ENGINE_HUNG})
+"""What ends the trial of a rung of the safety ladder, which need not be faster than anything."""
+
+
+def of_trial(found: Judgement) -> Judgement:
+    """What of a judgement counts for a rung of the safety ladder."""
+    if found.good is False and found.reason in BROKEN:
+        return found
+    return Judgement(None, Reason.REMEDY_TRIED, "it is judged by how long it stays up")
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,11 @@ class Situation:
     now: datetime
     occupied: str = ""
     """Whose object stands where the canary's workload would be; empty: nobody's."""
+    urgent: str = ""
+    """Why all pods are to have `wanted` now, canary, windows and budget or not; empty: they are not."""
+    trial: bool = False
+    """`wanted` is a rung of the safety ladder: its canary is judged by how long it stays up, and costs no restart of
+    the day."""
 
 
 @dataclass(frozen=True)

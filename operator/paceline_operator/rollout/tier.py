@@ -11,9 +11,7 @@ from datetime import datetime, timedelta
 from itertools import zip_longest
 
 from paceline_engine.protocol import compress
-from paceline_operator.api.conditions import Reason
 from paceline_operator.api.status_boots import BootRecord
-from paceline_operator.api.status_rollout import AppliedProposal
 
 NARROWEST = 2
 """A row of a boot schedule reaches to this many times its start: each edge inside the load's daily range costs, for the
@@ -53,15 +51,6 @@ def fixed(goodput: Mapping[int, Mapping[int, float]], shares: Mapping[int, float
         return None
     ks = set.intersection(*(set(goodput[load]) for load in loads))
     return max(ks, key=lambda k: (sum(shares[load] * goodput[load][k] for load in loads), -k), default=None)
-
-
-def is_for_safety(applied: Sequence[AppliedProposal]) -> bool:
-    """Whether the drafter was taken away for another reason than what it gives: no measurement brings it back then,
-    only a retry that is asked for or another engine version."""
-    off = ("speculation.enabled", "false")
-    return any(
-        one.reason != Reason.NO_DRAFTER and off in [(at.path, at.value) for at in one.changes] for one in applied
-    )
 
 
 def may_return(record: BootRecord, now: datetime) -> bool:

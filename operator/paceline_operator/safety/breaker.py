@@ -6,19 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 DEATHS = 2
 """That open it: one may be chance, and a third costs every user another restart of minutes."""
 WINDOW = timedelta(minutes=30)
 """Long enough for two restarts of a large model, which take minutes each, and the time to failure in between."""
-
-
-class Breaker(StrEnum):
-    """Closed: engines speculate. Open: they do not, until the ladder found what stays up."""
-
-    CLOSED = "Closed"
-    OPEN = "Open"
 
 
 @dataclass(frozen=True)
@@ -30,14 +22,14 @@ class Death:
     fingerprint: str
 
 
-def opens(deaths: Sequence[Death], now: datetime) -> list[Death]:
-    """The deaths that open it, newest first; empty where they are too few. Those of the future (a clock that went back)
-    count: they happened."""
-    recent = sorted((one for one in deaths if now - one.at <= WINDOW), key=lambda one: one.at, reverse=True)
-    return recent[:DEATHS] if len(recent) >= DEATHS else []
+def opens(deaths: Sequence[Death], now: datetime, crashes: int = DEATHS, window: timedelta = WINDOW) -> list[Death]:
+    """The deaths that open it, newest first; empty where they are fewer than `crashes`. Those of the future (a clock
+    that went back) count: they happened."""
+    recent = sorted((one for one in deaths if now - one.at <= window), key=lambda one: one.at, reverse=True)
+    return recent[:crashes] if len(recent) >= crashes else []
 
 
-def words(deaths: Sequence[Death]) -> str:
+def words(deaths: Sequence[Death], window: timedelta = WINDOW) -> str:
     """Why it is open, in one line."""
     named = ", ".join(f"{one.pod} at {one.at.isoformat(timespec='seconds')} ({one.fingerprint})" for one in deaths)
-    return f"{len(deaths)} speculative engines died within {WINDOW.seconds // 60} minutes: {named}"
+    return f"{len(deaths)} speculative engines died within {window.total_seconds() / 60:.0f} minutes: {named}"

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from paceline_operator.clock import rfc3339
 
 Raw = Mapping[str, Any]
 HANG_SECONDS = 60.0
@@ -17,6 +19,10 @@ HANG_SECONDS = 60.0
 half a minute, and vLLM's own executor gives up after 300 s (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)."""
 HANG_STEPS = 50
 """And at least so many of the engine's own usual steps: a slow engine is not a hang."""
+HANG_LOOKS = 3
+"""And in so many looks: an operator that was itself stopped for a while has seen nothing."""
+NODE_ENDS = frozenset({"Unknown", "ContainerStatusUnknown"})
+"""Reasons of containerd and of the kubelet for a container that they lost sight of, as when a node starts anew."""
 
 
 class Kind(StrEnum):
@@ -51,6 +57,11 @@ class End:
         return f"{self.uid}/{self.restarts}"
 
     @property
+    def is_the_engine_s(self) -> bool:
+        """Not one that came with its node."""
+        return self.reason not in NODE_ENDS
+
+    @property
     def kind(self) -> Kind:
         """By Kubernetes' word, and by whether it ever served."""
         if self.reason == "OOMKilled":
@@ -74,20 +85,37 @@ class Progress:
     since: float
     step_seconds: float | None = None
     """A usual step, as measured while it moved."""
+    looks: int = 0
+    """That found it standing since then."""
 
 
-def ends(pods: Sequence[Raw], container: str, track_label: str, startup_seconds: float) -> list[End]:
+def ends(
+    pods: Sequence[Raw], container: str, track_label: str, startup_seconds: float, served: Collection[str] = ()
+) -> list[End]:
     """Ends of `container` that pods still tell of: of the state now, else the state before. Nothing is raised for a
     field that is absent or of another type.
 
-    `startup_seconds`: a container that lived longer is taken to have served, where the pod does not tell.
+    `served`: pods whose engine was seen to answer; of others, a container that lived `startup_seconds` is taken to have
+    served.
     """
     return [
-        end
+        replace(end, was_ready=end.was_ready or end.pod in served)
         for pod in pods
         for status in _dicts(_dict(pod.get("status")).get("containerStatuses"))
         if status.get("name") == container and (end := _end(pod, status, track_label, startup_seconds)) is not None
     ]
+
+
+def ended(pod: Raw) -> str:
+    """How the containers of a pod ended last, in words; empty where none did. A crashed `vllm serve` may exit 0."""
+    found = []
+    for status in _dicts(_dict(pod.get("status")).get("containerStatuses")):
+        if (end := _end(pod, status, "", 0.0)) is not None:
+            at = f" at {rfc3339(end.at)}" if end.at else ""
+            code = "?" if end.exit_code is None else end.exit_code
+            how = f"{end.reason or 'ended'}, exit code {code}"
+            found.append(f"{status.get('name')} ended{at}: {how} ({_count(status.get('restartCount'))} restarts)")
+    return "; ".join(found)
 
 
 def progress(
@@ -106,16 +134,21 @@ def progress(
         old = before.get(engine)
         usual = step if step is not None else (old.step_seconds if old else None)
         stands = old is not None and running > 0 and (tokens, boot_id) == (old.tokens, old.boot_id)
-        kept[engine] = Progress(tokens, boot_id, old.since if old and stands else now, usual)
+        since, looks = (old.since, old.looks + 1) if old and stands else (now, 0)
+        kept[engine] = Progress(tokens, boot_id, since, usual, looks)
     return kept
 
 
-def hangs(found: Mapping[str, Progress], running: Mapping[str, int], now: float) -> dict[str, float]:
+def hangs(
+    found: Mapping[str, Progress], running: Mapping[str, int], now: float, seconds: float = HANG_SECONDS
+) -> dict[str, float]:
     """Engine -> seconds without a token, for those that stand still with requests running when last asked."""
     return {
         engine: now - one.since
         for engine, one in found.items()
-        if running.get(engine, 0) > 0 and now - one.since >= max(HANG_SECONDS, HANG_STEPS * (one.step_seconds or 0.0))
+        if running.get(engine, 0) > 0
+        and one.looks >= HANG_LOOKS
+        and now - one.since >= max(seconds, HANG_STEPS * (one.step_seconds or 0.0))
     }
 
 
@@ -134,7 +167,7 @@ def _end(pod: Raw, status: Raw, track_label: str, startup_seconds: float) -> End
         pod=str(meta.get("name", "")),
         uid=str(meta.get("uid", "")),
         # Once the next container runs, the count says one more: an end keeps its number.
-        restarts=(restarts if isinstance(restarts, int) else 0) - (1 if now_running else 0),
+        restarts=_count(restarts) - (1 if now_running else 0),
         at=at,
         started=started,
         reason=str(terminated.get("reason", "")),
@@ -143,6 +176,10 @@ def _end(pod: Raw, status: Raw, track_label: str, startup_seconds: float) -> End
         was_ready=lived >= startup_seconds,
         track=str(_dict(meta.get("labels")).get(track_label, "")),
     )
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _dict(value: Any) -> Raw:

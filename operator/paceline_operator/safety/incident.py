@@ -17,6 +17,7 @@ MAX_LINES = 200
 MAX_LINE = 400
 MAX_BYTES = 48 * 1024
 """Of one record: ten of them fit into a ConfigMap, which takes 1 MiB at most, with room to spare."""
+MAX_RECORDS = 10
 NOTE = (
     "CUDA reports errors after the call that caused them: the frames of this stack are where it was noticed, and need "
     "not be where it arose."
@@ -117,6 +118,12 @@ def body(incident: Incident) -> str:
             arguments = arguments[: len(arguments) // 2]
         else:
             return json.dumps({"id": incident.id, "at": incident.at, "kind": incident.kind})
+
+
+def kept(stored: Mapping[str, Any], fresh: Mapping[str, str]) -> dict[str, str]:
+    """Data of the ConfigMap with `fresh` records in it: the newest, by their names, which begin with the time."""
+    whole = {name: text for name, text in stored.items() if isinstance(text, str) and read(text)} | dict(fresh)
+    return {name: whole[name] for name in sorted(whole)[-MAX_RECORDS:]}
 
 
 def read(text: str) -> dict[str, Any] | None:

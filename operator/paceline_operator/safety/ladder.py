@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from statistics import median
 from typing import Any
 
+from paceline_operator.api.status_safety import Phase
 from paceline_operator.safety.signatures import Named, Remedy
 
 STABLE_AT_LEAST = timedelta(minutes=15)
@@ -23,19 +23,6 @@ FEWER_TOKENS_AT_MOST = 3
 3, and 3 to 5 is what practitioners use."""
 WORTH_PER_POSITION = 0.3
 """A position accepted less often than this is given up on the rung FewerTokens."""
-
-
-class Phase(StrEnum):
-    """Of the climb."""
-
-    REST = "Rest"
-    """Nothing is wrong, or all rungs were tried and speculation is off."""
-    TRIAL = "Trial"
-    """A rung runs on one canary, and is watched."""
-    STABLE = "Stable"
-    """A rung stayed up."""
-    SPENT = "Spent"
-    """Every rung failed, or none helps: without speculation until a person or a new version comes."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +66,10 @@ def supported_k(acceptance: Sequence[float], largest: int) -> int:
     return max(1, min(largest, worth or FEWER_TOKENS_AT_MOST, FEWER_TOKENS_AT_MOST))
 
 
-def stable_after(times_to_failure: Sequence[float]) -> timedelta:
-    """How long a rung must stay up: max(15 minutes, 10 × the median time to failure, seconds)."""
+def stable_after(times_to_failure: Sequence[float], least: timedelta = STABLE_AT_LEAST) -> timedelta:
+    """How long a rung must stay up: max(`least`, 10 × the median time to failure, seconds)."""
     usual = timedelta(seconds=median(times_to_failure)) if times_to_failure else timedelta()
-    return max(STABLE_AT_LEAST, STABLE_FAILURES * usual)
+    return max(least, STABLE_FAILURES * usual)
 
 
 def begin(spec: Mapping[str, Any], acceptance: Sequence[float], fault: Named, engine: str) -> Climb:
@@ -101,7 +88,13 @@ def failed(climb: Climb, choices: Sequence[Rung]) -> Climb:
     return replace(climb, phase=Phase.TRIAL, rung=following.remedy, tried=tried, since=None)
 
 
-def watched(climb: Climb, ready: bool, now: datetime, times_to_failure: Sequence[float]) -> Climb:
+def watched(
+    climb: Climb,
+    ready: bool,
+    now: datetime,
+    times_to_failure: Sequence[float],
+    least: timedelta = STABLE_AT_LEAST,
+) -> Climb:
     """Time went by without a failure. The clock of a rung runs while its engine is ready."""
     if climb.phase is not Phase.TRIAL:
         return climb
@@ -109,7 +102,7 @@ def watched(climb: Climb, ready: bool, now: datetime, times_to_failure: Sequence
         return replace(climb, since=None)
     if climb.since is None or now < climb.since:  # a clock that went back proves nothing
         return replace(climb, since=now)
-    done = now - climb.since >= stable_after(times_to_failure)
+    done = now - climb.since >= stable_after(times_to_failure, least)
     return replace(climb, phase=Phase.STABLE) if done else climb
 
 

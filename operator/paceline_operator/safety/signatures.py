@@ -116,6 +116,12 @@ def name(death: Death, signatures: Sequence[Signature] | None = None) -> Named:
     return Named(UNKNOWN, fingerprint(death), title, "", "", UNKNOWN_REMEDIES)
 
 
+def remedies_of(fingerprint: str) -> tuple[Remedy, ...]:
+    """The rungs for a death that was named before, by its fingerprint."""
+    known = next((one for one in library() if one.id == fingerprint), None)
+    return known.remedies if known else UNKNOWN_REMEDIES
+
+
 def fingerprint(death: Death) -> str:
     """12 hex digits of the exception and its last frames, without what differs between two deaths of one kind."""
     text = f"{death.log}\n{death.message}"[-LOG_CHARACTERS:]

@@ -1,0 +1,293 @@
+"""The part of a pass about engines that end or stand still: see them, keep a record, delete pods that hang, and let the
+ladder take a step, which acts in the next pass."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from paceline_operator import events, metrics, naming, rolling
+from paceline_operator.api.conditions import Reason
+from paceline_operator.api.serving import ServingSpec, SpeculativeServing
+from paceline_operator.api.status import BucketStatus, TableRow
+from paceline_operator.api.status_rollout import Phase as RolloutPhase
+from paceline_operator.api.status_safety import Phase, SafetyStatus
+from paceline_operator.clients.kube import Kube, KubeError
+from paceline_operator.clock import rfc3339
+from paceline_operator.draft import Draft, Hands
+from paceline_operator.effective.declared import CONTAINER, of_pod
+from paceline_operator.memory import Remembered
+from paceline_operator.plan import Object, Observation, Target
+from paceline_operator.resources.meta import child_metadata
+from paceline_operator.safety import detect, incident
+from paceline_operator.safety.course import Fault, Sight, step
+from paceline_operator.safety.detect import End
+from paceline_operator.safety.incident import Incident
+from paceline_operator.safety.signatures import Death, Named, Remedy, name
+from paceline_operator.tuning.model import Engine
+from paceline_operator.verdicts import is_ready
+
+logger = logging.getLogger(__name__)
+
+FAULTS_AT_ONCE = 4
+"""Answered in one pass, each with a log to read; more wait for the next, which comes at once."""
+SERVED_SECONDS = 60.0
+"""A container that lived longer is taken to have served, where the operator did not see it answer: engines that do not
+start end sooner."""
+HUNG = Named(
+    "hang",
+    "hang",
+    "no token with requests running",
+    "/health does not see it; a collective or a kernel that never ends is a usual cause.",
+    "https://docs.vllm.ai/en/latest/usage/troubleshooting.html",
+    (),
+)
+
+
+async def look(
+    hands: Hands,
+    memory: Remembered,
+    draft: Draft,
+    serving: SpeculativeServing,
+    look: Observation,
+    targets: Sequence[Target],
+    engines: Sequence[Engine],
+    *,
+    acts: bool = True,
+) -> None:
+    """One look. `engines`: what they answered in this pass; empty where they were not asked. `acts` False: it is told
+    alone."""
+    pods, now, before = [*look.pods, *look.plain], hands.clock.now(), draft.previous.safety
+    spec = memory.accepted or serving.spec
+    names = {str(pod["metadata"]["uid"]): str(pod["metadata"]["name"]) for pod in pods}
+    if acts:
+        await _deleted(hands.kube, draft, [(uid, names[uid]) for uid in before.restarting if uid in names])
+    if engines:
+        await _progressed(hands, memory, spec, targets, engines)
+    found = detect.ends(pods, CONTAINER, naming.LABEL_TRACK, SERVED_SECONDS, memory.sightings)
+    fresh = [end for end in found if end.key not in before.seen and end.is_the_engine_s]
+    by_uid = {str(pod["metadata"]["uid"]): pod for pod in pods}
+    faults = [await _of_end(hands, draft, by_uid[end.uid], end) for end in fresh[:FAULTS_AT_ONCE]]
+    still = {uid: pod for uid, pod in names.items() if pod in memory.hung}
+    faults += [(one, "") for uid in still if (one := _of_hang(hands, memory, by_uid[uid])).key not in before.seen]
+    sight = Sight(
+        now=now,
+        spec=spec,
+        retry=rolling.retry_of(draft.raw),
+        engine=" ".join(filter(None, (spec.engine.image, spec.engine.vllm_version))) or "the operator's default",
+        rollout=draft.fields.get("rollout", draft.previous.rollout),
+        trial_ready=_trial_ready(before, draft, look.pods),
+        acceptance=acceptance_of(draft.fields.get("buckets", draft.previous.buckets), draft.previous.load_requests),
+        alive=frozenset(names),
+        hung={uid: pod for uid, pod in still.items() if _is_stable(by_uid[uid])},
+        acts=acts,
+    )
+    course = step(before, [fault for fault, _ in faults], sight)
+    for event in course.events:
+        if event.reason in _STEPS:
+            metrics.REMEDIES.labels(event.reason).inc()
+        logger.warning("Safety: object=%s/%s reason=%s %s", *draft.key, event.reason, event.message)
+    for fault, _ in faults:
+        metrics.FAULTS.labels(fault.kind).inc()
+    if faults and acts:
+        done = "; ".join(event.message for event in course.events if event.reason in _STEPS) or "noted, nothing done"
+        records = [_record(draft, memory, by_uid[fault.uid], fault, log, done) for fault, log in faults]
+        await _kept(hands.kube, serving, records)
+    draft.fields["safety"] = course.memory
+    draft.verdicts.append(course.verdict)
+    draft.report.events += course.events
+    moved = [(one.phase, one.rung, one.breaker, one.restarting) for one in (before, course.memory)]
+    if len(set(map(str, moved))) > 1 or len(fresh) > FAULTS_AT_ONCE:
+        memory.look_at = hands.clock.monotonic()
+
+
+_STEPS = frozenset(
+    {
+        Reason.BREAKER_OPEN, Reason.REMEDY_FAILED, Reason.STABLE_UNDER_CHANGE, Reason.REMEDIES_SPENT,
+        Reason.REMEDY_LIFTED,
+    }
+)  # fmt: skip
+
+
+def acceptance_of(buckets: Sequence[BucketStatus], load: int | None) -> tuple[float, ...]:
+    """By position, of the largest k that was measured at the present load, else at the largest."""
+    rows = [
+        (bucket.from_requests == load, bucket.from_requests, candidate.k, candidate.survival_permille)
+        for bucket in buckets
+        for candidate in bucket.candidates
+        if candidate.survival_permille and not candidate.borrowed
+    ]
+    return tuple(share / 1000 for share in max(rows)[3]) if rows else ()
+
+
+async def _deleted(kube: Kube, draft: Draft, hung: Sequence[tuple[str, str]]) -> None:
+    """The pods that the pass before decided to replace."""
+    for uid, pod in hung:
+        try:
+            if await kube.delete("Pod", draft.namespace, pod, uid):
+                text = f"{pod} had requests and gave no token: it is deleted, and another takes its place"
+                draft.report.events.append(events.Event(events.WARNING, Reason.ENGINE_REPLACED, text))
+                metrics.REMEDIES.labels(Reason.ENGINE_REPLACED).inc()
+        except KubeError as error:
+            draft.report.errors.append(error)
+
+
+async def _progressed(
+    hands: Hands, memory: Remembered, spec: ServingSpec, targets: Sequence[Target], engines: Sequence[Engine]
+) -> None:
+    """Which engines stand still. One whose control port is silent is judged by its own /metrics, and by nothing where
+    those are silent, too: then it is down, which its probes see, or out of the operator's sight."""
+    now, urls = hands.clock.monotonic(), {target.pod: target.serving_url for target in targets}
+    seen: dict[str, tuple[int, str, int, float | None]] = {}
+    for engine in engines:
+        if engine.state is not None and engine.samples is not None and engine.failure is None:
+            gauges, cells = engine.samples.gauges, engine.samples.cells
+            steps = sum(cell.steps for cell in cells)
+            usual = sum(cell.seconds for cell in cells) / steps if steps else None
+            moved = gauges.generation_tokens + gauges.prompt_tokens
+            seen[engine.name] = (moved, engine.state.boot_id, gauges.running, usual)
+        elif (
+            engine.failure is Reason.POD_NOT_ANSWERING
+            and engine.name in memory.progress
+            and engine.name in urls
+            and (told := await hands.engines.tokens(urls[engine.name]))
+        ):
+            seen[engine.name] = (told[0], "metrics", told[1], None)
+    alive = {engine.name for engine in engines}
+    memory.progress = detect.progress(memory.progress, seen, alive, now)
+    running = {pod: requests for pod, (_, _, requests, _) in seen.items()}
+    memory.hung = detect.hangs(memory.progress, running, now, spec.safety.hang_seconds)
+
+
+async def _of_end(hands: Hands, draft: Draft, pod: Object, end: End) -> tuple[Fault, str]:
+    """Its name, by the last lines of its log: read once, because it is seen from then on."""
+    declared, log = of_pod(pod), ""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    again = any(one.get("name") == CONTAINER and not (one.get("state") or {}).get("terminated") for one in statuses)
+    try:
+        log = await hands.kube.log(draft.namespace, end.pod, CONTAINER, previous=again)
+    except KubeError as error:
+        logger.warning("Log of an engine that ended not read: object=%s/%s error=%s", *draft.key, error)
+    speculates = declared is None or bool(declared.method)
+    named = name(
+        Death(
+            log=log,
+            message=end.message,
+            reason=end.reason,
+            exit_code=end.exit_code,
+            adaptive_verification=declared is not None and declared.verification,
+            speculation=speculates,
+        )
+    )
+    now = hands.clock.now()
+    at = min(end.at, now) if end.at else now
+    return Fault(
+        key=end.key,
+        uid=end.uid,
+        pod=end.pod,
+        at=at,
+        kind=end.kind.value,
+        named=named,
+        how=detect.ended(pod) or "its engine ended",
+        is_stable=_is_stable(pod),
+        speculates=speculates,
+        lived_seconds=end.lived_seconds,
+        incident=_id(rfc3339(at), end.key),
+    ), log
+
+
+def _of_hang(hands: Hands, memory: Remembered, pod: Object) -> Fault:
+    """Once for each process of an engine."""
+    pod_name, uid = str(pod["metadata"]["name"]), str(pod["metadata"]["uid"])
+    key = f"{uid}/hang-{memory.progress[pod_name].boot_id}"
+    declared, now = of_pod(pod), hands.clock.now()
+    return Fault(
+        key=key,
+        uid=uid,
+        pod=pod_name,
+        at=now,
+        kind=detect.Kind.HANG.value,
+        named=HUNG,
+        how=f"no token for {memory.hung[pod_name]:.0f} s with requests running",
+        is_stable=_is_stable(pod),
+        speculates=declared is None or bool(declared.method),
+        incident=_id(rfc3339(now), key),
+        is_hang=True,
+    )
+
+
+def _id(at: str, key: str) -> str:
+    """Sorts by time."""
+    digest = hashlib.sha256(key.encode()).hexdigest()[:6]
+    return f"{at.replace('-', '').replace(':', '').lower()}-{digest}"
+
+
+def _is_stable(pod: Object) -> bool:
+    track = (pod["metadata"].get("labels") or {}).get(naming.LABEL_TRACK, naming.TRACK_STABLE)
+    return bool(track == naming.TRACK_STABLE)
+
+
+def _trial_ready(before: SafetyStatus, draft: Draft, pods: Sequence[Object]) -> bool:
+    """Whether what is on trial serves: the canary, or, without speculation, all other pods."""
+    if before.phase is not Phase.TRIAL:
+        return False
+    if before.rung == Remedy.WITHOUT_SPECULATION:
+        stable = [(pod, of_pod(pod)) for pod in pods if _is_stable(pod)]
+        plain = all(declared is not None and not declared.method for _, declared in stable)
+        return bool(stable) and plain and any(is_ready(pod) for pod, _ in stable)
+    rollout = draft.fields.get("rollout", draft.previous.rollout)
+    on_trial = rollout.phase is RolloutPhase.CANARY and rollout.own and rollout.canary is not None
+    return bool(on_trial) and any(is_ready(pod) for pod in rolling.of_track(pods, naming.TRACK_CANARY))
+
+
+def _record(draft: Draft, memory: Remembered, pod: Object, fault: Fault, log: str, done: str) -> Incident:
+    last = memory.sightings.get(fault.pod)
+    containers = (pod.get("spec") or {}).get("containers") or []
+    engine: Object = next((one for one in containers if one.get("name") == CONTAINER), {})
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    status: Object = next((one for one in statuses if one.get("name") == CONTAINER), {})
+    table: Sequence[TableRow] = draft.fields.get("table", draft.previous.table)
+    lines, left_out = incident.kept_lines(log)
+    states = [(status.get(key) or {}).get("terminated") or {} for key in ("state", "lastState")]
+    ended: Mapping[str, object] = {} if fault.is_hang else next(filter(None, states), {})
+    code = ended.get("exitCode")
+    arguments = [str(one) for one in (*(engine.get("command") or ()), *(engine.get("args") or ()))]
+    return Incident(
+        id=fault.incident,
+        at=rfc3339(fault.at),
+        kind=fault.kind,
+        pod=fault.pod,
+        fingerprint=fault.named.fingerprint,
+        title=fault.named.title,
+        engine_version=last.state.engine_version if last else "",
+        exit_code=code if isinstance(code, int) else None,
+        reason=str(ended.get("reason", "")),
+        restarts=int(status.get("restartCount") or 0),
+        lived_seconds=fault.lived_seconds,
+        arguments=incident.clean_arguments(arguments),
+        table={str(row.from_requests): row.k for row in table},
+        load=last.gauges.running if last else None,
+        generation=last.state.generation if last else None,
+        action=done,
+        log=lines,
+        left_out=left_out,
+    )
+
+
+async def _kept(kube: Kube, serving: SpeculativeServing, records: Sequence[Incident]) -> None:
+    """In the serving's ConfigMap. A record that cannot be kept is logged: it must not keep pods from their remedy."""
+    metadata = child_metadata(serving, naming.INCIDENTS)
+    try:
+        there = await kube.get("ConfigMap", metadata["namespace"], metadata["name"])
+        owners = [one.get("uid") for one in (there or {}).get("metadata", {}).get("ownerReferences") or []]
+        if there is not None and serving.metadata.uid not in owners:
+            logger.warning("Incidents not kept, the ConfigMap is somebody else's: name=%s", metadata["name"])
+            return
+        fresh = {one.id: incident.body(replace(one, action=incident.clean(one.action))) for one in records}
+        data = incident.kept((there or {}).get("data") or {}, fresh)
+        if there is None or data != there.get("data"):
+            await kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    except KubeError as error:
+        logger.warning("Incidents not kept: name=%s error=%s", metadata["name"], error)
