@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from paceline_operator import act, naming, observe, profiles, proposing, resources, rolling, safeguard, scale, tokens, verdicts
+from paceline_operator import (
+    act,
+    naming,
+    observe,
+    profiles,
+    proposing,
+    resources,
+    rolling,
+    safeguard,
+    scale,
+    tokens,
+    verdicts,
+)
 from paceline_operator.api.conditions import ConditionType
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.draft import Draft, Hands
