@@ -1,44 +1,99 @@
-"""`paceline preflight`: what is known of manifests before anything runs, without a cluster."""
+"""`paceline preflight`: what is known of manifests, and of their models, before anything runs.
+
+Of models only small files and headers are read, never weights.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from paceline_engine.preflight import gather, models
+from paceline_engine.preflight.check import Check, Level, skipped, timed
+from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.cli.cluster import Form
 from paceline_operator.cli.mistake import fail
 from paceline_operator.examined import MODELS, Examined, examine
 from paceline_operator.local.document import UserError, documents
+from paceline_operator.resources.preflight import asked
+from paceline_operator.tuning.prior import boot_table, ladder_of
 
 KINDS = tuple(MODELS)
+HUB = "hub"
+HERE = "this machine is not the engine's: it is checked in the pod (spec.engine.preflight)"
+MACHINE = ("driver", "kernel", "versions")
 
 
 def preflight(
     file: Annotated[Path, typer.Option("--file", "-f", help="Manifests; documents of other kinds are passed over.")],
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--models",
+            metavar="hub|FOLDER",
+            help="Read the models' configuration, tokenizer and headers too: from their hub, or from a folder that has "
+            "them as owner/name or claim/path.",
+        ),
+    ] = None,
+    gpu_memory: Annotated[
+        float | None, typer.Option(min=1, max=4096, help="GiB of one GPU: does it all fit? Else what it needs is told.")
+    ] = None,
     output: Annotated[Form, typer.Option("--output", "-o", help="For people, or for programs.")] = Form.TABLE,
 ) -> None:
-    """Check manifests without a cluster; exit status 1 where one would be refused."""
+    """Check manifests without a cluster; exit status 1 where one would be refused, or its models do not fit."""
     try:
-        found = [examine(document) for document in documents(file) if document.get("kind") in KINDS]
-        if not found:
+        read = [document for document in documents(file) if document.get("kind") in KINDS]
+        if not read:
             raise UserError(f"{file}: no document of kind {', '.join(KINDS)}")
+        root = None if where in (None, HUB) else _folder(str(where))
     except UserError as error:
         fail("preflight", error)
+    found = []
+    for document in read:
+        one = examine(document)
+        looked = where is not None and one.accepted and one.version
+        found.append((one, _models(document, one, root, gpu_memory) if looked else []))
     if output is Form.JSON:
-        typer.echo(json.dumps([_json(one) for one in found], indent=2))
+        typer.echo(json.dumps([_json(*one) for one in found], indent=2))
     else:
-        typer.echo("\n\n".join(_text(one) for one in found))
-    raise typer.Exit(0 if all(one.accepted for one in found) else 1)
+        typer.echo("\n\n".join(_text(*one) for one in found))
+    good = all(one.accepted and all(check.level is not Level.FAIL for check in checks) for one, checks in found)
+    raise typer.Exit(0 if good else 1)
 
 
-def _json(one: Examined) -> dict[str, Any]:
-    return {**one._asdict(), "remarks": [remark._asdict() for remark in one.remarks]}
+def _folder(name: str) -> Path:
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"--models {name} is no folder: name one, or `{HUB}`")
+    return folder
 
 
-def _text(one: Examined) -> str:
+def _models(document: Mapping[str, Any], one: Examined, root: Path | None, gpu_memory: float | None) -> list[Check]:
+    serving = SpeculativeServing.model_validate({key: value for key, value in document.items() if key != "status"})
+    table = boot_table(ladder_of(serving.spec), serving.spec.engine.max_num_seqs)
+    engine = asked(serving, table, version=one.version)
+    found = [skipped(name, HERE if engine.gpu or name == "versions" else "no GPU asked for") for name in MACHINE]
+
+    def reading() -> Any:
+        target = gather.model("target", engine.target, os.environ, root)
+        draft = gather.model("draft", engine.draft, os.environ, root) if engine.draft else None
+        yield from models.checks(engine, target, draft, int(gpu_memory * 2**30) if gpu_memory else None)
+
+    return [*found, *timed(reading(), time.monotonic)]
+
+
+def _json(one: Examined, checks: list[Check]) -> dict[str, Any]:
+    remarks = [remark._asdict() for remark in one.remarks]
+    return {**one._asdict(), "remarks": remarks, "checks": [check.model_dump(mode="json") for check in checks]}
+
+
+def _text(one: Examined, checks: list[Check]) -> str:
     of = f" (vLLM {one.version}, {one.runner} model runner)" if one.version else ""
     ks = " ".join(map(str, one.ladder))
     ladder = f", k {'fixed at' if len(one.ladder) == 1 else 'among'} {ks}" if ks else ""
@@ -46,4 +101,8 @@ def _text(one: Examined) -> str:
     for remark in one.remarks:
         source = f" ({remark.source})" if remark.source and remark.source not in remark.message else ""
         lines.append(f"  {remark.level.value:<8} {remark.reason}: {remark.message}{source}")
+    for check in checks:
+        remedy = f"; {check.remedy}" if check.remedy else ""
+        source = f" ({check.source})" if check.source else ""
+        lines.append(f"  {check.level.value:<8} {check.name}: {check.reason}{remedy}{source} [{check.seconds:.1f} s]")
     return "\n".join(lines)

@@ -1,0 +1,93 @@
+"""Preflight of models: every seeded mistake is found before a byte of weights is read, public models raise no alarm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from paceline_engine.preflight import config, layout
+from paceline_operator.cli.app import app
+from tests.harness.model_files import DATA, facts, lay
+
+RUNNER = CliRunner()
+GOOD, BAD = (sorted((DATA / kind).glob("*.yaml")) for kind in ("good", "bad"))
+ALWAYS = {"requests", "logprobs"}
+"""Warnings of every engine that speculates."""
+
+
+def looked_at(case: dict[str, Any], tmp_path: Path) -> tuple[int, list[dict[str, Any]]]:
+    serving = {
+        "apiVersion": "paceline.dev/v1alpha1",
+        "kind": "SpeculativeServing",
+        "metadata": {"name": "case"},
+        "spec": case["spec"],
+    }
+    (tmp_path / "serving.yaml").write_text(yaml.safe_dump(serving))
+    root = lay(tmp_path / "models", case["models"]) if case["models"] else tmp_path
+    gpu = ["--gpu-memory", str(case["gpuMemory"])] if "gpuMemory" in case else []
+    arguments = ["preflight", "-f", str(tmp_path / "serving.yaml"), "--models", str(root), "-o", "json", *gpu]
+    result = RUNNER.invoke(app, arguments)
+    (found,) = json.loads(result.output)
+    assert found["accepted"], found["remarks"]
+    return result.exit_code, found["checks"]
+
+
+@pytest.mark.parametrize("file", GOOD, ids=lambda file: file.stem)
+def test_a_public_pair_of_models_raises_no_alarm(file: Path, tmp_path: Path) -> None:
+    code, checks = looked_at(yaml.safe_load(file.read_text()), tmp_path)
+    alarms = [check for check in checks if check["level"] in ("warn", "fail") and check["name"] not in ALWAYS]
+    assert not alarms
+    assert code == 0
+    assert {"target-config", "memory"} <= {check["name"] for check in checks if check["level"] == "pass"}
+
+
+@pytest.mark.parametrize("file", BAD, ids=lambda file: file.stem)
+def test_a_seeded_mistake_is_found_by_the_check_it_is_for(file: Path, tmp_path: Path) -> None:
+    case = yaml.safe_load(file.read_text())
+    code, checks = looked_at(case, tmp_path)
+    wanted = case["expect"]
+    (found,) = [check for check in checks if check["name"] == wanted["check"]]
+    assert found["level"] == wanted["level"]
+    assert wanted["says"] in found["reason"] + found["remedy"]
+    assert found["remedy"]
+    assert code == (1 if wanted["level"] == "fail" else 0), [one for one in checks if one["level"] == "fail"]
+
+
+def test_the_numbers_of_fixtures_are_those_that_were_promised() -> None:
+    assert len(GOOD) >= 10
+    assert len(BAD) >= 20
+
+
+PARAMETERS = {
+    "llama-3.1-8b": 8.03,
+    "llama-3.1-70b": 70.6,
+    "qwen3-0.6b": 0.6,
+    "qwen3-1.7b": 1.7,
+    "qwen3-32b": 32.8,
+    "qwen3-30b-a3b": 30.5,
+    "qwen3-235b-a22b": 235.0,
+    "mixtral-8x7b": 46.7,
+    "deepseek-v3": 671.0,
+    "gpt-oss-20b": 20.9,
+    "gpt-oss-120b": 116.8,
+}
+"""Thousand millions, as their publishers say: model cards of Qwen3 and Llama 3.1, arXiv:2401.04088 (Mixtral),
+arXiv:2412.19437 (DeepSeek V3), arXiv:2508.10925 (gpt-oss)."""
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_counted_from_a_configuration_are_those_of_the_publisher(name: str) -> None:
+    counted = sum(one.elements for one in layout.tensors(config.of(facts(name))) if not one.name.endswith("_scale"))
+    assert counted / 1e9 == pytest.approx(PARAMETERS[name], rel=0.015)
+
+
+def test_four_bits_and_their_scales_are_as_large_as_the_published_checkpoint() -> None:
+    """gpt-oss-120b is 60.8 GiB, gpt-oss-20b 12.8 GiB (arXiv:2508.10925, table 1)."""
+    for name, published in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):
+        stored = sum(one.bytes for one in layout.tensors(config.of(facts(name))))
+        assert stored / 2**30 == pytest.approx(published, rel=0.02)
