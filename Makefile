@@ -13,7 +13,7 @@ help: ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 .PHONY: setup
-setup: environment model kubernetes ## Install what demo and test need (nothing to do the second time)
+setup: environment model kubernetes images ## Install what demo and test need (nothing to do the second time)
 
 .PHONY: demo
 demo: environment model ## Serve a real model on this machine, change its load and text, watch k follow
@@ -48,10 +48,21 @@ lint: environment ## Style, types and import contracts
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: verify
-verify: environment helm ## Fail where a generated file (CRDs, reference pages, bundle) is not what the code says
+verify: environment helm ## Fail where a generated file (CRDs, reference pages, bundle) is not what the code says, or a link is broken
 	$(BIN)/python -m paceline_operator.api.crd --check
 	$(BIN)/python -m hack.reference --check
 	$(BIN)/python -m hack.chart --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+.PHONY: docs
+docs: environment ## Build the documentation as a site, out/site/index.html; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+.PHONY: audit
+audit: environment ## Known vulnerabilities of the pinned packages (asks PyPI's advisory data; not part of CI)
+	@$(PYTHON) -m venv out/audit
+	@out/audit/bin/pip install --quiet --disable-pip-version-check pip-audit
+	out/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement hack/setup/constraints.txt
 
 .PHONY: generate
 generate: environment helm ## Write the generated files
@@ -88,6 +99,8 @@ model: engine
 	@.venv/engine/bin/python -m hack.setup.model
 kubernetes: packages
 	@$(PYTHON) hack/kubernetes/build.py
+images: environment
+	@$(PYTHON) -m hack.setup.images
 helm: packages
 	@$(PYTHON) hack/kubernetes/build.py --only helm
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from hack import compatibility, dashboards
+from hack import compatibility, dashboards, dependencies
 from hack import fields as field_table
 from paceline_engine import exporter
 from paceline_operator import exported, gauges, metrics
@@ -89,6 +89,7 @@ def main() -> int:
         "docs/compatibility.md": compatibility.page(),
         "docs/fields.md": field_table.page(),
         "docs/reference/metrics.md": metrics_page(),
+        "docs/reference/dependencies.md": dependencies.page(),
         **dashboards.files(),
     }
     for name, text in pages.items():

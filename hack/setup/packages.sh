@@ -23,6 +23,8 @@ need runc "real pods in tests" has runc
 need containernetworking-plugins "real pods in tests" cni_plugins
 need nftables "real pods in tests" has nft
 need iproute2 "real pods in tests" has ip
+need mmdebstrap "the builds of the images in tests" has mmdebstrap
+need buildah "the builds of the images in tests" has buildah
 # promtool and a real Prometheus; the daemon that the package would start is held back as containerd's is.
 need prometheus "the tests of rules, alerts and history" has promtool
 ((${#missing[@]})) || exit 0
