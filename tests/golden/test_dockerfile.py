@@ -18,7 +18,7 @@ def test_targets() -> None:
 
 
 def test_bases_are_arguments() -> None:
-    bases = dict(re.findall(r"^ARG (\w+)=(\S+)$", TEXT, flags=re.MULTILINE))
+    bases = dict(re.findall(r"^ARG (\w+_IMAGE)=(\S+)$", TEXT, flags=re.MULTILINE))
     used = re.findall(r"^FROM (\S+)", TEXT, flags=re.MULTILINE)
     assert {base for base in used if base not in STAGES} == {f"${{{name}}}" for name in bases}
     assert bases["VLLM_IMAGE"].endswith(settings.DEFAULT_ENGINE_IMAGE)
