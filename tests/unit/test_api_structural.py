@@ -243,3 +243,19 @@ def test_the_schema_accepts_what_pydantic_accepts(annotation: Any, value: Any) -
 @given(annotation=annotations)
 def test_the_client_library_knows_every_keyword(annotation: Any) -> None:
     V1JSONSchemaProps.model_validate(structural(model(annotation), "spec"))
+
+
+def test_a_key_of_a_list_is_required_where_it_has_no_default() -> None:
+    class Row(ApiModel):
+        k: int = Field(default=0, description="Key.")
+        steps: int = Field(default=0, description="Value.")
+
+    class Table(ApiModel):
+        rows: list[Row] = Field(
+            description="Rows.",
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]},
+        )
+
+    told = structural(Table, "status", defaults=False)["properties"]["rows"]["items"]
+    asked = structural(Table, "spec")["properties"]["rows"]["items"]
+    assert (told["required"], "required" in asked) == (["k"], False)

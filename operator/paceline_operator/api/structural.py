@@ -103,7 +103,12 @@ class _Rewriter:
         if ruled and not opaque and kind in _BOUND and not any(bound in schema for bound in _BOUND[kind]):
             raise NotStructuralError(path, f"a CEL rule can reach it, so it needs one of {', '.join(_BOUND[kind])}")
         if kind == "array":
-            schema["items"] = self.node(schema.get("items", {}), f"{path}[]", seen, ruled)
+            schema["items"] = items = self.node(schema.get("items", {}), f"{path}[]", seen, ruled)
+            # A key of a map is there in every row, by a default where there are any.
+            keys = {key: items["properties"][key] for key in schema.get("x-kubernetes-list-map-keys", ())}
+            always = items.get("required", [])
+            if bare := [key for key, field in keys.items() if "default" not in field and key not in always]:
+                items["required"] = [*always, *bare]
         if kind == "object":
             self._members(schema, path, seen, ruled, opaque)
         return schema
