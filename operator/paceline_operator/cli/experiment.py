@@ -1,4 +1,4 @@
-"""`paceline experiment`: what an experiment measured, judged and told."""
+"""`paceline experiment`: is speculation worth it here? `report` is here, what measures and changes in trial.py."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Annotated
 
 import typer
 
+from paceline_operator.cli import trial
+from paceline_operator.cli.mistake import fail
 from paceline_operator.experiment import results
 
-USER_ERROR_STATUS = 2
-experiment = typer.Typer(no_args_is_help=True, help="Is speculation worth it: what an experiment measured.")
-
-
-@experiment.callback()
-def _group() -> None:
-    """Make `report` a command of its own while it is the only one."""
+experiment = typer.Typer(no_args_is_help=True, help="Is speculation worth it here? Measure, judge, report, apply.")
+experiment.command()(trial.run)
 
 
 @experiment.command()
@@ -33,17 +30,18 @@ def report(
         from paceline_operator.experiment import publish
         from paceline_operator.experiment import report as reports
     except ImportError as error:
-        typer.echo(f"paceline experiment report: {error}: install paceline[report]", err=True)
-        raise typer.Exit(USER_ERROR_STATUS) from None
+        fail("experiment report", f"{error}: install paceline[report]")
     try:
         found = reports.build(results.folder(folder), price)
         files = publish.write(found, out or folder / "report")
     except results.ResultError as error:
-        typer.echo(f"paceline experiment report: {error}", err=True)
-        raise typer.Exit(USER_ERROR_STATUS) from None
+        fail("experiment report", error)
     except OSError as error:
-        typer.echo(f"paceline experiment report: {error.filename}: {error.strerror}", err=True)
-        raise typer.Exit(USER_ERROR_STATUS) from None
+        fail("experiment report", f"{error.filename}: {error.strerror}")
     for line in found.conclusions:
         typer.echo(line)
     typer.echo(str(files[0]))
+
+
+experiment.command()(trial.apply)
+experiment.command()(trial.template)

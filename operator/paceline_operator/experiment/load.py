@@ -30,7 +30,7 @@ def check(load: Load) -> None:
 
 def requests(concurrency: int, seconds: float, latency: float) -> int:
     """How many make up `seconds`, where one takes `latency` seconds: whole waves, two at least."""
-    waves = max(WAVES, round(seconds / latency)) if latency > 0 else WAVES
+    waves = round(min(seconds / latency, MOST_REQUESTS)) if latency > 0 else WAVES
     return max(WAVES * concurrency, min(waves * concurrency, MOST_REQUESTS))
 
 

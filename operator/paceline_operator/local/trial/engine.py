@@ -65,7 +65,7 @@ class Engine:
         self._stack.callback(claims.close)
         serving_port, _ = claims.take(port or naming.SERVING_PORT, insist=port is not None)
         control_port, _ = claims.take(CONTROL_PORT)
-        private = Path(
+        self.private = private = Path(
             self._stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True))
         )
         self.template = rendered(serving, variant, IMAGES)

@@ -41,11 +41,11 @@ class Given:
 
     @property
     def digest(self) -> str:
-        """Of what decides what is measured; the experiment's own name and budget do not."""
-        spec = self.experiment.spec.model_dump(mode="json", by_alias=True, exclude={"budget_gpu_minutes", "suspend"})
+        """Of what decides what is measured, as written; the experiment's own name and budget do not."""
+        written: dict[str, Any] = {"mode": "json", "by_alias": True, "exclude_unset": True}
         whole = {
-            "experiment": spec,
-            "serving": self.serving.spec.model_dump(mode="json", by_alias=True),
+            "experiment": self.experiment.spec.model_dump(exclude={"budget_gpu_minutes", "suspend"}, **written),
+            "serving": self.serving.spec.model_dump(**written),
             "prompts": sha256(self.prompts) if self.prompts else None,
         }
         return sha256(json.dumps(whole, sort_keys=True).encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,18 +37,11 @@ class Measurer:
         self._clock = clock
         self._say = say
         self._bench: Bench | None = None
-        self._private = tempfile.TemporaryDirectory(prefix="paceline-bench-", ignore_cleanup_errors=True)
-        self._dataset: str | None = None
-        if given.prompts is not None:
-            dataset = Path(self._private.name) / "prompts.jsonl"
-            dataset.write_bytes(given.prompts)
-            self._dataset = str(dataset)
 
     async def close(self) -> None:
         """End what runs."""
         if self._bench is not None:
             await self._bench.close()
-        self._private.cleanup()
 
     async def warm_up(self, engine: Engine, visit: Visit, todo: Sequence[Measurement]) -> None:
         """Every shape once that this engine has not served yet. Raises EngineFailedError."""
@@ -112,8 +104,7 @@ class Measurer:
         argv = engine.command.argv
         if self._bench is None:
             self._bench = Bench(argv[0], engine.command.environment, self._folder.logs / "bench.log")
-        result = Path(self._private.name) / "result.json"
-        result.unlink(missing_ok=True)
+        result, dataset = self._files(engine)
         serving = self._given.serving
         arguments = load.arguments(
             self._spec.load,
@@ -123,7 +114,7 @@ class Measurer:
             url=engine.command.serving_url,
             model=serving.spec.model.served_name or serving.metadata.name,
             tokenizer=argv[argv.index("serve") + 1],
-            dataset=self._dataset,
+            dataset=str(dataset),
             folder=str(result.parent),
             name=result.name,
             trust=TRUST in argv,
@@ -133,3 +124,11 @@ class Measurer:
             return result.read_bytes()
         except OSError:
             raise BenchError("vllm bench serve wrote no result") from None
+
+    def _files(self, engine: Engine) -> tuple[Path, Path]:
+        """Where the result goes, and the prompts. Both hold texts: they are gone with the engine, however that ends."""
+        result, prompts = engine.private / "result.json", engine.private / "prompts.jsonl"
+        result.unlink(missing_ok=True)
+        if self._given.prompts is not None and not prompts.exists():
+            prompts.write_bytes(self._given.prompts)
+        return result, prompts

@@ -1,0 +1,125 @@
+"""Pure parts of a run: the load's command line, what is left and why, the budget, the winner."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline_operator.api.experiment import BASELINE, SERVING, ExperimentSpec, Load
+from paceline_operator.experiment import load, progress
+from paceline_operator.experiment.plan import Costs, plan
+from paceline_operator.experiment.results import Methods, VariantResult
+from paceline_operator.experiment.winner import winner
+from tests.unit.test_experiment_report import window as measured
+
+
+def spec(**fields: Any) -> ExperimentSpec:
+    return ExperimentSpec.model_validate(
+        {
+            "servingRef": {"name": "chat"},
+            "load": {"concurrency": [1, 4], "prompts": {"random": {}}},
+            "duration": {"seconds": 60},
+            **fields,
+        }
+    )
+
+
+def command(**fields: Any) -> list[str]:
+    given = Load.model_validate({"concurrency": [1], "prompts": {"random": {"inputTokens": 64}}, **fields})
+    return load.arguments(
+        given, concurrency=8, requests=32, seed=7, url="http://127.0.0.1:1", model="chat", tokenizer="org/model",
+        dataset="/d/prompts.jsonl", folder="/d", name="r.json",
+    )  # fmt: skip
+
+
+def test_the_command_line_of_random_prompts() -> None:
+    found = " ".join(command(prompts={"random": {"inputTokens": 64, "rangePercent": 100}}, outputTokens=32))
+    for part in (
+        "bench serve", "--dataset-name random --random-input-len 64 --random-output-len 32",
+        '--random-range-ratio {"input": 0.99, "output": 0}', "--num-prompts 32 --max-concurrency 8 --seed 7",
+        "--temperature 0", "--save-result --save-detailed --result-dir /d --result-filename r.json",
+    ):  # fmt: skip
+        assert part in found
+
+
+def test_the_command_line_of_a_dataset() -> None:
+    prompts = {"configMap": {"name": "a", "key": "b"}}
+    found = " ".join(command(prompts=prompts, outputTokens=32, temperatureMilli=700))
+    assert "--dataset-name custom --dataset-path /d/prompts.jsonl --custom-output-len 32" in found
+    assert "--temperature 0.7" in found
+
+
+def test_talks_of_several_turns_are_refused() -> None:
+    with pytest.raises(load.LoadError, match="multiTurnPercent is 30"):
+        load.check(Load.model_validate({"concurrency": [1], "prompts": {"random": {}}, "multiTurnPercent": 30}))
+
+
+@given(st.integers(1, 4096), st.floats(1, 1e5), st.floats(0, allow_infinity=True, allow_nan=False))
+def test_requests_are_whole_waves_and_two_at_least(concurrency: int, seconds: float, latency: float) -> None:
+    found = load.requests(concurrency, seconds, latency)
+    assert 2 * concurrency <= found <= max(2 * concurrency, load.MOST_REQUESTS)
+    if latency > seconds:
+        assert found == 2 * concurrency
+
+
+def test_the_last_wave_tells_how_long_a_request_takes() -> None:
+    assert load.wave_latency([9.0, 9.0, 2.0, 4.0], 2) == 4.0
+    assert load.wave_latency([0.0], 1) == math.inf
+
+
+def result(variant: str, *places: tuple[int, int]) -> VariantResult:
+    found = tuple(measured(100.0, round_, load=load) for round_, load in places)
+    return VariantResult(experiment="e", variant=variant, k=0, methods=Methods(gpu="none"), windows=found)
+
+
+def test_what_is_left_and_why() -> None:
+    made = plan(spec(repetitions=3, budgetGpuMinutes=20), Costs(60, 15))
+    assert made.cut == (2,)
+    results = {BASELINE: result(BASELINE, (0, 1)), SERVING: result(SERVING, (0, 1), (0, 4), (1, 1), (1, 4))}
+    first, *_ = made.visits
+    assert [one.load for one in progress.left(first, results)] == [4]
+    reasons = progress.noted([first], "the engine ended", results)
+    assert progress.missing(made, results[BASELINE], reasons) == (
+        "round 1, load 4: the engine ended",
+        "round 2, loads 1, 4: not reached",
+        "round 3, loads 1, 4: left out by the budget before it began",
+    )
+    assert progress.missing(made, results[SERVING], reasons) == (
+        "round 3, loads 1, 4: left out by the budget before it began",
+    )
+    assert not progress.whole(made, results)
+    assert progress.state(made, results) == "5 of 8 windows measured"
+
+
+def test_the_budget_is_of_all_gpus_and_all_runs() -> None:
+    budget = progress.Budget(10, spent=4, gpus=2)
+    assert budget.refuses(60, 120) == ""
+    assert budget.refuses(60, 121) == "spec.budgetGpuMinutes 10: 6.0 are spent, and what came next takes 4.0"
+
+
+def variants(**rates: tuple[float, ...]) -> tuple[VariantResult, ...]:
+    return tuple(
+        VariantResult(
+            experiment="e", variant=name, k=0 if name == BASELINE else 3, methods=Methods(gpu="none"),
+            windows=tuple(measured(rate, round_) for round_, rate in enumerate(found)),
+        )
+        for name, found in rates.items()
+    )  # fmt: skip
+
+
+def test_the_winner_is_better_than_the_serving_and_worse_at_no_load() -> None:
+    steady = {BASELINE: (100.0, 101.0, 100.5, 100.2), SERVING: (120.0, 121.0, 120.5, 120.1)}
+    best = winner(variants(**steady, k2=(150.0, 151.0, 150.4, 150.3), k1=(140.0, 141.0, 140.4, 140.3)))
+    assert best.variant == "k2"
+    assert "1.25×" in best.message
+    assert winner(variants(**steady, k2=(120.3, 120.8, 120.2, 120.4))).variant == SERVING
+    off = winner(variants(**{BASELINE: (130.0, 131.0, 130.5, 130.2), SERVING: steady[SERVING]}))
+    assert (off.variant, off.message.startswith("no speculation is better")) == (BASELINE, True)
+
+
+def test_without_the_serving_there_is_no_winner() -> None:
+    assert winner(variants(**{BASELINE: (1.0, 1.0), "k2": (2.0, 2.0)})).variant == SERVING
