@@ -10,9 +10,11 @@ force moves the estimates of all others, and no k is judged by old traffic again
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import add
 from typing import TypeAlias
 
 import numpy as np
@@ -121,7 +123,7 @@ def learn(past: Acceptance, cells: Iterable[AcceptanceCell], seconds: float) -> 
     """
     now = _decayed(past, seconds)
     window = amended(past, counts=_window(past, cells))
-    if window.request_steps.sum() <= 0:
+    if np.add.reduce(window.request_steps) <= 0:
         return now
     return _added(_tested(now, window), window)
 
@@ -141,11 +143,11 @@ def lent(past: Acceptance, survival: Mapping[int, Sequence[float]], request_step
 def _added(past: Acceptance, window: Acceptance) -> Acceptance:
     merged = amended(past, counts=past.counts + window.counts, windows=past.windows + 1)
     pool = _pooled(merged)
-    own = past.own_counts.copy()
-    own[:, 0] += window.request_steps
-    own[:, 1] += window.request_steps + window.accepted.sum(axis=1)
-    own[:, 2] += window.request_steps * np.exp(pool.log)
-    merged = amended(merged, own_counts=own, since_change=past.since_change + window.request_steps)
+    steps, own = window.request_steps, past.own_counts.copy()
+    own[:, 0] += steps
+    own[:, 1] += steps + np.add.reduce(window.accepted, axis=1)
+    own[:, 2] += steps * np.exp(pool.log)
+    merged = amended(merged, own_counts=own, since_change=past.since_change + steps)
     return amended(merged, lengths=_lengths(merged, pool))
 
 
@@ -169,16 +171,22 @@ def _decayed(past: Acceptance, seconds: float) -> Acceptance:
 
 
 def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Array:
-    new = np.zeros_like(past.counts)
-    start = 2 + (new.shape[1] - 2) // 2
+    width = past.counts.shape[1]
+    start = 2 + (width - 2) // 2
+    rows: dict[int, list[int]] = {}
     for cell in cells:
         if cell.k not in past.ladder or (cell.verification is not Verification.ALL and cell.k):
             continue
-        row, depth = past.ladder.index(cell.k), min(cell.k, len(cell.drafted), len(cell.accepted))
-        new[row, :2] += cell.request_steps, cell.drafts
-        if depth:
-            new[row, 2 : 2 + depth] += cell.drafted[:depth]
-            new[row, start : start + depth] += cell.accepted[:depth]
+        drafted, accepted = cell.drafted[: cell.k], cell.accepted[: cell.k]
+        depth = min(len(drafted), len(accepted))
+        row = [0] * width
+        row[0], row[1] = cell.request_steps, cell.drafts
+        row[2 : 2 + depth], row[start : start + depth] = drafted[:depth], accepted[:depth]
+        at = past.ladder.index(cell.k)
+        rows[at] = list(map(add, rows[at], row)) if at in rows else row
+    new = np.zeros_like(past.counts)
+    if rows:
+        new[list(rows)] = list(rows.values())
     return new
 
 
@@ -193,8 +201,9 @@ def _conditionals(acceptance: Acceptance) -> tuple[Array, Array]:
     """Pooled chance that position i is accepted given that i - 1 was (any draft at all, for the first), and the
     variance of its logarithm. An unseen position borrows its predecessor's, with a weight of one observation."""
     reach, accepted = _reach(acceptance.ladder), acceptance.accepted
-    hits, trials = (accepted * reach).sum(axis=0), reach[:, 0] @ acceptance.counts[:, :1]
-    trials = np.concatenate([trials, (accepted[:, :-1] * reach[:, 1:]).sum(axis=0)])
+    hits, trials = np.add.reduce(accepted), np.empty(accepted.shape[1])
+    trials[0] = reach[:, 0] @ acceptance.counts[:, 0]
+    np.add.reduce(accepted[:, :-1] * reach[:, 1:], out=trials[1:])
     found, previous = [], 0.5
     for hit, trial in zip(hits.tolist(), trials.tolist(), strict=True):
         previous = min(0.999, max(1e-4, (hit + previous) / (trial + 1.0)))
@@ -220,7 +229,7 @@ class _Pool:
 def _pooled(acceptance: Acceptance) -> _Pool:
     chance, variance = _conditionals(acceptance)
     survival = _reach(acceptance.ladder) * chance.cumprod()
-    length = 1.0 + survival.sum(axis=1)
+    length = 1.0 + np.add.reduce(survival, axis=1)
     gradient = survival[:, ::-1].cumsum(axis=1)[:, ::-1] / length[:, None]
     return _Pool(np.log(length), gradient, variance, survival)
 
@@ -257,10 +266,16 @@ def _departures(ladder: tuple[int, ...], nested: bool) -> tuple[Array, npt.NDArr
 
 def _count_variance(survival: Array) -> Array:
     """Variance of the accepted drafts of one request-step, from survival by position (rows)."""
-    odd = 2.0 * np.arange(survival.shape[1]) + 1.0
-    mean = survival.sum(axis=1)
-    spread: Array = np.maximum((survival * odd).sum(axis=1) - mean**2, 0.0)
+    mean = np.add.reduce(survival, axis=1)
+    spread: Array = np.maximum(np.add.reduce(survival * _odd(survival.shape[1]), axis=1) - mean**2, 0.0)
     return spread
+
+
+@lru_cache(maxsize=64)
+def _odd(count: int) -> Array:
+    """1, 3, 5 ..."""
+    found: Array = 2.0 * np.arange(count) + 1.0
+    return found
 
 
 def _tested(past: Acceptance, window: Acceptance) -> Acceptance:
@@ -268,14 +283,15 @@ def _tested(past: Acceptance, window: Acceptance) -> Acceptance:
     if past.request_steps.sum() < MIN_REQUEST_STEPS:
         return past
     length = lengths(past)
-    expected = float(window.request_steps @ (np.exp(length.log) - 1.0))
-    seen = float(window.accepted.sum())
-    both = (past.accepted + window.accepted) / np.maximum(past.request_steps + window.request_steps, 1.0)[:, None]
-    noise = CLUSTERING * float(window.request_steps @ (_count_variance(both) + 0.001)) + 1.0
-    weights = window.request_steps * np.exp(length.log)
+    steps, accepted, tokens = window.request_steps, window.accepted, np.exp(length.log)
+    expected = float(steps @ (tokens - 1.0))
+    seen = float(np.add.reduce(accepted, axis=None))
+    both = (past.accepted + accepted) / np.maximum(past.request_steps + steps, 1.0)[:, None]
+    noise = CLUSTERING * float(steps @ (_count_variance(both) + 0.001)) + 1.0
+    weights = steps * tokens
     memory = float(weights @ length.covariance @ weights)
     surprise = seen - expected
-    score = surprise / np.sqrt(noise + memory + past.drift * expected**2)
+    score = surprise / math.sqrt(noise + memory + past.drift * expected**2)
     high = max(0.0, past.high + score - CUSUM_ALLOWANCE)
     low = max(0.0, past.low - score - CUSUM_ALLOWANCE)
     if max(high, low) > CUSUM_LIMIT:

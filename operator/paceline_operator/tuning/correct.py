@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import median
 from typing import TypeAlias
 
 import numpy as np
@@ -54,11 +55,14 @@ def learn(
     if not means:
         return aged
     contexts = past.contexts * 0.5 ** (seconds / CONTEXT_HALF_LIFE_SECONDS)
+    counted, spent = requests.tolist(), contexts.tolist()
     for cells in means.values():
         for cell, timing in cells.items():
             kind, place = divmod(cell, size)
-            requests[place // len(past.ladder)] += (timing.request_steps, timing.steps)
-            contexts[kind % len(CONTEXTS)] += timing.steps * math.exp(timing.log_mean)
+            row = counted[place // len(past.ladder)]
+            row[0], row[1] = row[0] + timing.request_steps, row[1] + timing.steps
+            spent[kind % len(CONTEXTS)] += timing.steps * math.exp(timing.log_mean)
+    requests[:], contexts[:] = counted, spent
     speeds = _speeds(aged, means)
     seen = _merged(aged, means, speeds)
     return _corrected(aged, seen, speeds, contexts, now)
@@ -82,11 +86,11 @@ def _speeds(cost: Cost, measured: Mapping[str, Timings]) -> dict[str, float]:
             cost, *_places(cost, cells), np.asarray([one.prompt_tokens for one in cells.values()])
         ).log
         gaps = np.asarray([timing.log_mean for timing in cells.values()]) - expected
-        weights = [math.sqrt(timing.steps) for timing in cells.values()]
-        gap = float(np.average(gaps, weights=weights))
+        weights = np.asarray([math.sqrt(timing.steps) for timing in cells.values()])
+        gap = float(np.add.reduce(gaps * weights) / np.add.reduce(weights))
         off = gap - speeds.get(name, -math.inf)
         speeds[name] = gap if abs(off) > SPEED_JUMP else speeds[name] + SPEED_GAIN * off
-    middle = float(np.median([speeds[name] for name in measured]))
+    middle = median(speeds[name] for name in measured)
     return {name: speed - (middle if name in measured else 0.0) for name, speed in speeds.items()}
 
 
@@ -135,12 +139,12 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], context
     """The update. `cost.covariance` is this pass's own copy and is written to."""
     index, covariance = window.cell, cost.covariance
     seen = prompts.sight(cost, index, window.context, window.tokens)
-    columns = covariance @ seen.slope.T
-    between = seen.slope @ columns
+    columns, between = seen.columns(covariance)
     surprise = window.log - seen.log
     own = cost.steps[index] >= MIN_STEPS
     variance = window.variance + (prompts.MISFIT * seen.share) ** 2
-    noise = np.diag(variance) + cost.shared
+    noise = np.full((index.size, index.size), cost.shared)
+    noise.flat[:: index.size + 1] += variance
     believed_variance = between.diagonal().copy()
     strange = surprise**2 > SURPRISE**2 * (believed_variance + variance + cost.shared)
     streak, changed = cost.streak, cost.changed
@@ -153,8 +157,7 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], context
         noise.flat[:: index.size + 1] += np.where(doubted, surprise**2 / SURPRISE**2, 0.0)
         if believed.any():
             _widened(cost, seen, index, surprise, believed, own)
-            columns = covariance @ seen.slope.T
-            between = seen.slope @ columns
+            columns, between = seen.columns(covariance)
             plain = believed & own & (window.tokens == 0)
             changed = now if plain.any() else changed
             streak[index[believed]] = 0
@@ -193,18 +196,17 @@ def _solved(
     for _ in range(ITERATIONS):
         root = np.linalg.inv(np.linalg.cholesky(between + noise))
         half = root @ columns.T
-        away = window.log - seen.log - seen.slope @ (cost.mean - mean)
+        away = window.log - seen.log - seen.moved(cost.mean - mean)
         step = cost.mean + (root @ away) @ half - mean
         if not window.tokens.any():
             return mean + step, half, True
         step *= min(1.0, LARGEST_STEP / max(1e-9, float(np.abs(step[-EFFECTS]))))
         mean = mean + step
         there = prompts.sight(amended(cost, mean=mean), window.cell, window.context, window.tokens)
-        if np.abs(there.log - seen.log - seen.slope @ step).max() < LINEAR:
+        if np.abs(there.log - seen.log - seen.moved(step)).max() < LINEAR:
             break
         seen, near = there, False
-        columns = cost.covariance @ seen.slope.T
-        between = seen.slope @ columns
+        columns, between = seen.columns(cost.covariance)
     return mean, half, near
 
 

@@ -144,9 +144,10 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
         log_step = log_step + weights @ costs.mean[size:end]
     request_steps, counted = costs.requests[rows].T
     requests = np.where(counted > 0, request_steps / np.maximum(counted, 1e-9), np.asarray(loads, float))
-    log_length = np.broadcast_to(lengths.log, log_step.shape)
-    length_covariance = np.broadcast_to(lengths.covariance, step_covariance.shape)
-    known = np.broadcast_to(lengths.known, log_step.shape)
+    alike = np.zeros(len(loads), dtype=np.intp)
+    log_length = lengths.log[None][alike]
+    length_covariance = lengths.covariance[None][alike]
+    known = lengths.known[None][alike]
     if not direct.told.all() and direct.windows.any():
         told = lengths.known | direct.told
         log, variance, there = (found[rows] for found in direct_lengths(direct))

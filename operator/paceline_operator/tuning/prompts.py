@@ -45,15 +45,31 @@ class Sight:
 
     log: Array
     """Log step seconds."""
-    slope: Array
-    """Row by measured cell: of that in the whole belief."""
+    slope: Array | None
+    """Row by measured cell: of that in the whole belief; None where each cell is just a place in it."""
     share: Array
     """Of the step, that its prompts take."""
+    place: Index
+
+    def columns(self, covariance: Array) -> tuple[Array, Array]:
+        """Covariance of the whole belief (rows) with the cells, and of the cells with one another."""
+        if self.slope is None:
+            columns = covariance[:, self.place]
+            return columns, columns[self.place]
+        columns = covariance @ self.slope.T
+        return columns, self.slope @ columns
+
+    def moved(self, step: Array) -> Array:
+        """What a `step` of the whole belief changes of the cells."""
+        found: Array = step[self.place] if self.slope is None else self.slope @ step
+        return found
 
 
 def sight(cost: Cost, place: Index, context: Index, tokens: Array) -> Sight:
     """Cells at `place` in contexts (by position), with a mean of `tokens` prompt tokens a step."""
     count, width = place.size, len(cost.ladder)
+    if not (context.any() or tokens.any()):
+        return Sight(cost.mean[place], None, np.zeros(count), place)
     slope = np.zeros((count, cost.mean.size))
     slope[np.arange(count), place] = 1.0
     for row in np.flatnonzero(context):
@@ -74,7 +90,7 @@ def sight(cost: Cost, place: Index, context: Index, tokens: Array) -> Sight:
         slope[row, last] += added * rest
         slope[row, _offset(cost, load)] = ratio * rest
         slope[row, -EFFECTS:] = ratio * price * rest * cost.features[place[row]]
-    return Sight(log, slope, share)
+    return Sight(log, slope, share, place)
 
 
 def widened(cost: Cost, place: int, surprise: float) -> None:

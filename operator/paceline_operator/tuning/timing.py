@@ -19,6 +19,7 @@ from paceline_engine.protocol import (
 CONTEXTS = {edge: position for position, edge in enumerate(CONTEXT_EDGES)}
 PROMPTS = {edge: position for position, edge in enumerate(PROMPT_EDGES)}
 OUTLIER_FACTOR = 5.0
+OUTLIER_BINS = math.log(OUTLIER_FACTOR) / math.log(HISTOGRAM_BASE)
 OUTLIER_SHARE = 0.05
 """Steps above five times a cell's median, where they are at most a twentieth (or one), are stalls of the process (a
 kernel compiled at first use takes seconds), not the cost of k."""
@@ -81,16 +82,17 @@ def robust_mean(cell: CostCell) -> tuple[float, float, int] | None:
     """
     if cell.steps < 1 or cell.seconds <= 0:
         return None
-    bins = sorted(cell.histogram.items())
-    counted = sum(count for _, count in bins)
-    steps, seconds, squared = cell.steps, cell.seconds, cell.seconds_squared
-    if counted:
+    histogram, steps, seconds, squared = cell.histogram, cell.steps, cell.seconds, cell.seconds_squared
+    # Where the whole of it is narrower than what makes an outlier, there is none.
+    wide = bool(histogram) and max(histogram) - min(histogram) > OUTLIER_BINS
+    if wide and (counted := sum(histogram.values())):
+        bins = sorted(histogram.items())
         reached, median = 0, bins[0][0]
         for median, count in bins:  # noqa: B007 the bin where half is reached is the result
             reached += count
             if 2 * reached >= counted:
                 break
-        limit = median + math.log(OUTLIER_FACTOR) / math.log(HISTOGRAM_BASE)
+        limit = median + OUTLIER_BINS
         stalls = [(position, count) for position, count in bins if position > limit]
         lost = sum(count for _, count in stalls)
         if 0 < lost <= max(1.0, OUTLIER_SHARE * counted):
