@@ -16,6 +16,7 @@ from paceline_operator.cli.experiment import experiment
 from paceline_operator.cli.explain import explain
 from paceline_operator.cli.mistake import fail
 from paceline_operator.cli.preflight import preflight
+from paceline_operator.cli.profiles import profile
 from paceline_operator.cli.record import record
 from paceline_operator.cli.replay import replay
 from paceline_operator.local import container
@@ -64,10 +65,12 @@ app.command()(change.suspend)
 app.command()(change.resume)
 app.command()(change.pin)
 app.command()(change.unpin)
+app.command()(change.rollback)
 app.command()(doctor)
 app.command()(replay)
 app.command()(record)
 app.add_typer(experiment, name="experiment")
+app.add_typer(profile, name="profile")
 
 
 @app.command()

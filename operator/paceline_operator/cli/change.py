@@ -1,16 +1,24 @@
-"""`paceline suspend`, `resume`, `pin` and `unpin`: changes of a serving's spec, made as the user who asks for them."""
+"""`paceline suspend`, `resume`, `pin`, `unpin`, `rollback`: changes of a spec, made as the user who asks for them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from paceline_operator import naming
-from paceline_operator.api.status import MAX_K
+from paceline_operator.api.serving import ServingSpec
+from paceline_operator.api.status import MAX_K, ServingStatus
 from paceline_operator.api.tuning import TuningMode
 from paceline_operator.cli.cluster import Context, Namespace, Object, Serving, Where, reach, serving_of
 from paceline_operator.local.document import UserError
+from paceline_operator.resources import revision
+from paceline_operator.resources.revision import Revision
+from paceline_operator.rollout import undo
+from paceline_operator.rollout.diff import boot_spec, changed
+from paceline_operator.verdicts import status_of
 
 if TYPE_CHECKING:
     from paceline_operator.clients.kube import Kube
@@ -44,6 +52,45 @@ def unpin(serving: Serving, namespace: Namespace = None, context: Context = None
         return changes, f"is in mode {mode}"
 
     _change("unpin", serving, Where(context, namespace), released)
+
+
+def rollback(
+    serving: Serving,
+    to: Annotated[str | None, typer.Option(metavar="REVISION", help="A stored one; else the one before.")] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Go back to the template that pods ran before: a change of the spec like any other, with its canary."""
+    where = Where(context, namespace)
+
+    async def work(kube: Kube) -> str:
+        place, name = where.split(serving)
+        raw = await serving_of(kube, place, name)
+        stored = await kube.list("ControllerRevision", place, {naming.LABEL_SERVING: name})
+        changes, said = undone(raw, [found for one in stored if (found := revision.read(one))], to)
+        await kube.merge(naming.KIND_SERVING, place, name, _of_this(raw, changes))
+        return f"{place}/{name} {said}"
+
+    typer.echo(reach("rollback", where, work))
+
+
+def undone(raw: Object, revisions: Sequence[Revision], to: str | None) -> tuple[Object, str]:
+    """(the merge patch, what is said). Raises UserError where there is nothing to go back to."""
+    rollout = status_of(raw, ServingStatus).rollout
+    found = undo.previous(revisions, rollout.revision, rollout.target, {one.revision for one in rollout.failed}, to)
+    if isinstance(found, str):
+        raise UserError(found)
+    try:
+        now = boot_spec(ServingSpec.model_validate(raw["spec"]))
+    except ValidationError as error:
+        raise UserError(f"the spec is none that this version reads: {error.error_count()} mistakes") from None
+    spec = undo.patch(now, dict(found.boot))
+    if not spec:
+        own = ", ".join(change.path for one in rollout.applied for change in one.changes)
+        why = f"; what pods have besides are proposals of the operator's own: {own}" if own else ""
+        raise UserError(f"the spec asks for revision {found.name} already{why}")
+    fields = ", ".join(changed(now, dict(found.boot)))
+    return {"spec": spec}, f"goes back to revision {found.name}: {fields}"
 
 
 def pinned(raw: Object, k: int) -> Object:
@@ -80,10 +127,13 @@ def _change(verb: str, serving: str, where: Where, of: Any) -> None:
         namespace, name = where.split(serving)
         raw = await serving_of(kube, namespace, name)
         changes, said = of(raw)
-        # Of this very object, unchanged since it was read: what was decided is about it.
-        seen = {field: raw["metadata"][field] for field in ("uid", "resourceVersion")}
-        changes = {**changes, "metadata": {**changes.get("metadata", {}), **seen}}
-        await kube.merge(naming.KIND_SERVING, namespace, name, changes)
+        await kube.merge(naming.KIND_SERVING, namespace, name, _of_this(raw, changes))
         return f"{namespace}/{name} {said}"
 
     typer.echo(reach(verb, where, work))
+
+
+def _of_this(raw: Object, changes: Object) -> Object:
+    """`changes` of this very object, unchanged since it was read: what was decided is about it."""
+    seen = {field: raw["metadata"][field] for field in ("uid", "resourceVersion")}
+    return {**changes, "metadata": {**changes.get("metadata", {}), **seen}}

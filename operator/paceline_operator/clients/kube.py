@@ -196,7 +196,7 @@ class Kube:
                 return items
             query = {**query, "continue": token}
 
-    async def apply(self, body: Object, subresource: str = "") -> Object:
+    async def apply(self, body: Object, subresource: str = "", manager: str = naming.FIELD_MANAGER) -> Object:
         """Server-side apply of exactly the fields in `body`, taking over those that others hold. Returns the result."""
         return await self._call(
             "PATCH",
@@ -204,7 +204,7 @@ class Kube:
             body["metadata"]["namespace"],
             body["metadata"]["name"],
             subresource,
-            query={"fieldManager": naming.FIELD_MANAGER, "force": "true"},
+            query={"fieldManager": manager, "force": "true"},
             body=body,
         )
 

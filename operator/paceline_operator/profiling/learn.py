@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from paceline_operator import naming
 from paceline_operator.api.learned import AcceptanceRow, CostRow, LearnedStatus, NoDrafterRow, ProfileKey
@@ -115,11 +116,16 @@ def profile_of(name: str, status: ServingStatus, workload: str) -> Object | str:
     if not found.cost or found.measured_at is None:
         return "no load has its minimum count yet"
     spec = found.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"message"})
+    return body(name, {**spec, "workload": workload})
+
+
+def body(name: str, spec: Mapping[str, Any]) -> Object:
+    """A SpeculationProfile; what is empty is left out."""
     return {
         "apiVersion": naming.API_VERSION,
         "kind": naming.KIND_PROFILE,
         "metadata": {"name": name},
-        "spec": {**spec, "workload": workload},
+        "spec": {field: value for field, value in spec.items() if value not in (None, [])},
     }
 
 
