@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hack import pages
 
 ROOT = Path(__file__).parents[2]
+COMMANDS = "\n".join(
+    path.read_text(encoding="utf-8") for path in sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")})
+)
 WORDS = st.text("abc-/.#:` ", max_size=12)
 INDEX = """# Title
 
@@ -63,6 +68,22 @@ def test_links_are_moved_with_their_anchors_or_taken_away() -> None:
         pages.rewritten(text, lambda target: places.get(target, target))
         == "[a](repository/x.md#p) b `[c](../x.md)` [d](y.md)"
     )
+
+
+def test_what_pages_say_to_type_exists() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", COMMANDS, re.MULTILINE)) <= targets
+    files = set(re.findall(r" -f ((?:examples|charts|crds|tests)/[\w./-]+)", COMMANDS))
+    assert {file for file in files if not (ROOT / file).exists()} == set()
+
+
+def test_values_that_pages_set_are_the_charts() -> None:
+    values = yaml.safe_load((ROOT / "charts" / "paceline" / "values.yaml").read_text(encoding="utf-8"))
+    for path in sorted(set(re.findall(r"--set[= ]([A-Za-z.]+)=", COMMANDS))):
+        at = values
+        for key in path.split("."):
+            assert key in at, path
+            at = at[key]
 
 
 @given(st.lists(st.tuples(WORDS, st.sampled_from(["[{}](a/{})", "`{}{}`", "```\n{}{}\n```", "{}{}"]), WORDS)))
