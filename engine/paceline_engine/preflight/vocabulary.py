@@ -56,9 +56,10 @@ def parse(file: str, text: bytes) -> Vocabulary:
         return _made(file, _ids(file, found), {})
     model = found.get("model")
     given = model.get("vocab") if isinstance(model, dict) else None
+    listed = found.get("added_tokens")
     added = {
         str(one["content"]): one["id"]
-        for one in found.get("added_tokens") or ()
+        for one in (listed if isinstance(listed, list) else ())
         if isinstance(one, dict) and isinstance(one.get("content"), str) and _is_id(one.get("id"))
     }
     # A unigram model has a list of pairs, and a token's id is its place.
