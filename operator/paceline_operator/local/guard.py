@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         left = _end_all(engine)
         if os.getppid() != parent:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
     status = left if status is None else status
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
@@ -101,6 +101,14 @@ def _end_all(engine: int) -> int | None:
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _remove(folder: str) -> None:
+    """Again while something is there: who else writes into it may die a moment later."""
+    deadline = time.monotonic() + LAST_LOOK_SECONDS
+    while os.path.exists(folder) and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.02)
 
 
