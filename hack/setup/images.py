@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping
@@ -44,7 +45,16 @@ def unavailable() -> str | None:
     if os.geteuid() != 0:
         return "images are built by root"
     absent = [program for program in PROGRAMS if shutil.which(program) is None]
-    return f"not installed: {', '.join(absent)} (hack/setup/packages.sh installs them)" if absent else None
+    if absent:
+        return f"not installed: {', '.join(absent)} (hack/setup/packages.sh installs them)"
+    # Root in a container may mount nothing, or no overlay over its own.
+    with tempfile.TemporaryDirectory(prefix=".image-probe-", dir=cache_folder()) as name:
+        for each in ("lower", "upper", "work", "merged"):
+            Path(name, each).mkdir()
+        layers = ",".join(f"{each}dir={name}/{each}" for each in ("lower", "upper", "work"))
+        mount = ["unshare", "--mount", "mount", "-t", "overlay", "overlay", "-o", layers, f"{name}/merged"]
+        probe = subprocess.run(mount, capture_output=True, text=True)
+    return f"no overlay can be mounted here: {probe.stderr.strip()}" if probe.returncode else None
 
 
 def bases() -> Path:
@@ -127,9 +137,10 @@ def _make_bases(target: Path) -> None:
 
 def _import(reference: str, content: Path, env: Mapping[str, str]) -> None:
     """Commit an image of one layer; its times are those of the content, its own is 1970."""
-    started = subprocess.run(
-        ["buildah", "from", "scratch"], env={**os.environ, **env}, stdout=subprocess.PIPE, text=True, check=True
-    )
+    command = ["buildah", "from", "scratch"]
+    started = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True)
+    if started.returncode:
+        sys.exit(f"images: {' '.join(command)} failed: {started.stderr.strip()}")
     container = started.stdout.strip()
     run(f"images: {reference}", ["buildah", "add", "--quiet", container, content, "/"], env=env)
     run(f"images: {reference} kept", ["buildah", "commit", "--quiet", "--rm", container, reference], env=env)
