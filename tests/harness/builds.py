@@ -26,6 +26,9 @@ ARGUMENTS = {
 }
 """Nothing but a Python stands for vLLM: of its image the Dockerfile asks no more."""
 
+ALONE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""What runc starts is not its child: so it dies with whoever started this, however that ends."""
+
 
 @dataclass
 class Builder:
@@ -95,8 +98,8 @@ class Container:
             (self.root / place.lstrip("/")).mkdir(parents=True, exist_ok=True)
         specification = self._specification(arguments, env, mounts)
         (self.folder / "config.json").write_text(json.dumps(specification))
-        command = ["runc", "--root", self.folder / "state", "run", "--bundle", self.folder, self.name]
-        return Daemon(self.name, command, self.folder)
+        running = [*ALONE, *self._runc, "run", "--bundle", self.folder, self.name]
+        return Daemon(self.name, running, self.folder)
 
     def run(
         self, arguments: Sequence[str], env: Sequence[str], mounts: dict[str, tuple[Path, bool]]
@@ -106,9 +109,15 @@ class Container:
         code = daemon.process.wait(60)
         return code, daemon.log.read_text()
 
-    def signal(self, name: str) -> None:
-        """To process 1, as the kubelet's runtime sends it."""
-        subprocess.run(["runc", "--root", self.folder / "state", "kill", self.name, name], check=True)
+    def signal(self, daemon: Daemon, name: str) -> None:
+        """To process 1 of what `start` answered, as a kubelet's runtime sends it."""
+        of = f"/proc/{daemon.process.pid}/ns"
+        inside = ["nsenter", f"--mount={of}/mnt", f"--pid={of}/pid_for_children"]
+        subprocess.run([*inside, *self._runc, "kill", self.name, name], check=True)
+
+    @property
+    def _runc(self) -> list[str]:
+        return ["runc", "--root", str(self.folder / "state")]
 
     def _specification(
         self, arguments: Sequence[str], env: Sequence[str], mounts: dict[str, tuple[Path, bool]]
