@@ -50,6 +50,11 @@ def options(port: int, devices: str, name: str, **more: object) -> Options:
     return Options(name=name, devices=devices, port=port, token=secrets.token_hex(32), **more)  # type: ignore[arg-type]
 
 
+def second() -> str:
+    """GPU of the second lane; the first where there is one."""
+    return str(max(0, min(1, len(list(Path("/dev").glob("nvidia[0-9]*"))) - 1)))
+
+
 def loop(lane: Lane) -> None:
     """GPU 0."""
     static = {"kv_gib": 7.5, "schedule": False, "plugin": False}
@@ -70,8 +75,8 @@ def plugin(lane: Lane) -> None:
     quiet = str(lane.out.resolve() / ".quiet")
     lane.boot(
         [
-            options(8811, "1", "main", kv_gib=26.0),
-            options(8812, "1", "av", kv_gib=26.0, verification=True, quiet=quiet),
+            options(8811, second(), "main", kv_gib=26.0),
+            options(8812, second(), "av", kv_gib=26.0, verification=True, quiet=quiet),
         ]
     )
     lane.stage("retune", 90, lambda lane: changes.retune(lane, "main"))
@@ -104,8 +109,8 @@ def steps(lane: Lane) -> None:
 def text_lane(lane: Lane, model: Path) -> None:
     """GPU 1, beside ranks."""
     engines = [
-        options(8831, "1", "text_invariant", kv_gib=4.0, model=str(model), batch_invariant=True),
-        options(8832, "1", "text", kv_gib=4.0, model=str(model)),
+        options(8831, second(), "text_invariant", kv_gib=4.0, model=str(model), batch_invariant=True),
+        options(8832, second(), "text", kv_gib=4.0, model=str(model)),
     ]
     lane.boot(engines[1:] if SCALE.cpu else engines)
     for one in engines[1:] if SCALE.cpu else engines:
