@@ -15,8 +15,9 @@ from paceline_engine.protocol import Verification
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.speculation import AdaptiveVerification
 from paceline_operator.tuning import verification
+from paceline_operator.tuning.arms import Arm, Belief, Trial, Verified
 from paceline_operator.tuning.model import Profile
-from paceline_operator.tuning.verification import Arm, Belief, Here, Verified
+from paceline_operator.tuning.verification import Here
 from tests.unit.simulated import Adaptive, Loop, grid, workload
 
 DENSE, EAGLE = grid("h200_dense32b_eagle.csv"), workload("gsm8k")
@@ -251,9 +252,7 @@ def test_without_one_load_a_trial_ends_in_time_and_no_arm_stays_where_it_is_not_
 ) -> None:
     """A closed loop of 128 requests is at 96 to 127 and at 128 in every pass; a trial went on there for as long."""
     adaptive = Arm(Verification.ADAPTIVE, 2)
-    state = Verified(
-        chosen={128: adaptive} if chosen else {}, arm=adaptive, trial=verification.Trial(128, adaptive, left)
-    )
+    state = Verified(chosen={128: adaptive} if chosen else {}, arm=adaptive, trial=Trial(128, adaptive, left))
     for number, load in enumerate(loads):
         state = verification.unclear(state, load)
         if number < left - 1:

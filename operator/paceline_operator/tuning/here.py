@@ -9,7 +9,7 @@ from statistics import median_high
 from paceline_engine.protocol import Probe, Verification, VerificationPolicy
 from paceline_operator.api.speculation import AdaptiveVerification
 from paceline_operator.api.tuning import TuningMode
-from paceline_operator.tuning import account, baseline, explore, guard, parts, verification
+from paceline_operator.tuning import account, arms, baseline, explore, guard, parts, verification
 from paceline_operator.tuning.engines import Fleet, repriceable, same
 from paceline_operator.tuning.goodput import Board, Scores
 from paceline_operator.tuning.intake import News
@@ -37,7 +37,7 @@ def verified(
         return amended(state, verified=amended(state.verified, arm=None, trial=None, message=""))
     windows = {name: news.windows[name] for name in news.current}
     states = [engine.state.adaptive_verification for engine in fleet.live if engine.state is not None]
-    starved = any(one is not None and one.starved for one in states) or verification.starved(windows)
+    starved = any(one is not None and one.starved for one in states) or arms.starved(windows)
     if state.load.shares.get(state.verified.stable[0], 0.0) >= STAYING_SHARE:
         load = state.verified.stable[0]
     elif load is None or state.load.shares.get(load, 0.0) < JUDGED_SHARE:
@@ -61,7 +61,7 @@ def verified(
     return amended(state, verified=verification.advance(state.verified, found))
 
 
-def _curves(state: TunerState, load: int) -> verification.Curves | None:
+def _curves(state: TunerState, load: int) -> arms.Curves | None:
     """Measured costs, to price adaptive verification by; None where their parts do not add up to what was measured."""
     found = parts.parts(state.cost)
     if found is None or found.error > parts.TRUSTED_ERROR:
@@ -91,7 +91,7 @@ def mode(state: TunerState, modes: frozenset[Verification], settings: Settings) 
         return None
     if Verification.ALL not in modes and state.verified.arm is None:
         return None
-    return verification.policy(state.verified)
+    return arms.policy(state.verified)
 
 
 def ttft(settings: Settings, state: TunerState, fleet: Fleet) -> TunerState:

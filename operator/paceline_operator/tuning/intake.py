@@ -10,7 +10,7 @@ from statistics import median
 from paceline_engine.protocol import CostCell, Samples, Verification
 from paceline_operator.api.speculation import Method
 from paceline_operator.api.tuning import TuningMode
-from paceline_operator.tuning import acceptance, baseline, correct, cost, direct, holdout, prompts, verification
+from paceline_operator.tuning import acceptance, arms, baseline, correct, cost, direct, holdout, prompts
 from paceline_operator.tuning.engines import Fleet
 from paceline_operator.tuning.load import observe
 from paceline_operator.tuning.model import Engine, Settings
@@ -137,7 +137,7 @@ def verify(state: TunerState, news: News, seconds: float) -> TunerState:
     """What the windows say of adaptive verification."""
     windows = {name: prompts.leveled(state.cost, news.windows[name]) for name in news.current}
     noise = state.cost.noise
-    return amended(state, verified=verification.learn(state.verified, windows, noise, seconds, state.now, news.turned))
+    return amended(state, verified=arms.learn(state.verified, windows, noise, seconds, state.now, news.turned))
 
 
 def _fresh(engines: tuple[Engine, ...], read: dict[str, Read], now: float) -> dict[str, Samples]:

@@ -10,6 +10,7 @@ from paceline_operator.api.speculation import Method
 from paceline_operator.tuning import acceptance, cost, direct
 from paceline_operator.tuning.acceptance import Acceptance, Array
 from paceline_operator.tuning.account import Account
+from paceline_operator.tuning.arms import Verified
 from paceline_operator.tuning.baseline import Baseline
 from paceline_operator.tuning.cost import Cost
 from paceline_operator.tuning.direct import Direct
@@ -18,7 +19,6 @@ from paceline_operator.tuning.holdout import History
 from paceline_operator.tuning.load import Load, buckets_of
 from paceline_operator.tuning.model import BucketView, Engine, Interval, Profile, Settings
 from paceline_operator.tuning.moves import Decided
-from paceline_operator.tuning.verification import Verified
 
 
 @dataclass(frozen=True)

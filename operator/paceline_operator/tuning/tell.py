@@ -10,6 +10,7 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.api.status import Tier
 from paceline_operator.api.tuning import TuningMode
 from paceline_operator.tuning import cost, guard, holdout
+from paceline_operator.tuning.arms import Arm
 from paceline_operator.tuning.engines import Fleet, listed, runs
 from paceline_operator.tuning.goodput import interval
 from paceline_operator.tuning.model import (
@@ -23,7 +24,6 @@ from paceline_operator.tuning.model import (
     VerificationView,
 )
 from paceline_operator.tuning.state import TunerState
-from paceline_operator.tuning.verification import Arm
 
 UNACKNOWLEDGED_PASSES = 3
 
