@@ -39,6 +39,11 @@ API_WRITES = Counter(
     "Requests to the Kubernetes API that change something. Labeled by kind, verb and HTTP code (0: no answer).",
     [LABEL_KIND, LABEL_VERB, LABEL_CODE],
 )
+API_READS = Counter(
+    "paceline_api_reads_total",
+    "Requests to the Kubernetes API that read, watches left out. Labeled by kind and HTTP code (0: no answer).",
+    [LABEL_KIND, LABEL_CODE],
+)
 DECISIONS = Counter("paceline_decisions_total", "Changes of the k in force. Labeled by reason.", [LABEL_REASON])
 ROLLOUTS = Counter(
     "paceline_rollouts_total", "Steps of rollouts: started, promoted, taken back. Labeled by reason.", [LABEL_REASON]

@@ -100,7 +100,8 @@ async def retune(
     asked_to = {pod["metadata"]["name"] for pod in pods if not is_plain(pod)}
     speculating = [engine for engine in engines if engine.name in asked_to]
     memory.effective, effective = told.effective(memory.effective, speculating, declared, words)
-    after = settings.interval_seconds if targets else None
+    # From the beginning of this pass: one engine that hangs must not keep the others waiting for the next.
+    after = max(0.0, settings.interval_seconds - (clock.monotonic() - now)) if targets else None
     found = [*conditions, effective]
     # Engines that are gone for a while do not make a prior undone.
     if started is not None and (started.verdict.status is not None or not _applied(previous)):

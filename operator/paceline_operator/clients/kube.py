@@ -315,7 +315,9 @@ class Kube:
             # Shielded: a request on its way cannot be called back, and whoever cancels must know that it ended.
             call = asyncio.get_running_loop().run_in_executor(self._threads, self._request, method, url, body, patch)
             status, answer, retry_after = await _finish(call)
-        if method != "GET":
+        if method == "GET":
+            metrics.API_READS.labels(kind, str(status)).inc()
+        else:
             metrics.API_WRITES.labels(kind, method, str(status)).inc()
         return _result(status, answer, retry_after, where)
 
