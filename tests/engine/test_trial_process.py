@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -221,6 +222,23 @@ def test_killed_it_leaves_results_and_the_next_run_goes_on(runs: Runs) -> None:
     assert after["serving"].windows[0] == before["serving"].windows[0]
     assert after["baseline"].methods.load["resumed"]
     assert "resumed" not in before["baseline"].methods.load
+
+
+def test_it_waits_for_the_memory_and_names_who_holds_it(runs: Runs) -> None:
+    smi = runs.folder / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(f"#!{sys.executable}\n" + STAND_IN.with_name("stand_in_smi.py").read_text())
+    smi.chmod(0o755)
+    runs.file.write_text(FILE.replace("device: CPU", "device: GPU"))
+    assert runs.run(PATH=f"{smi.parent}:{os.environ['PATH']}") == 0, runs.text()
+    assert runs.windows() == WINDOWS
+    held = re.search(r"waiting for GPU memory: process (\d+) of .* holds 1000 MiB, one of our own", runs.text())
+    assert held is not None, runs.text()
+    assert [*(runs.folder / "pids").glob(f"{held[1]}-*")]
+    found = runs.found()["serving"]
+    assert {window.memory_bytes for window in found.windows} == {1000 * 2**20}
+    assert found.methods.gpu == "Stand-in PCI_BUS_ID"
+    assert found.methods.versions["driver"] == "580.1"
 
 
 def test_another_experiment_does_not_mix_with_what_is_there(copy: Runs) -> None:

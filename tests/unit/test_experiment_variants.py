@@ -15,7 +15,7 @@ from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.written import unread
 from paceline_operator.experiment import templates, variants
 from paceline_operator.experiment.plan import plan
-from paceline_operator.local.run import IMAGES
+from paceline_operator.local.container import IMAGES
 from paceline_operator.resources.pod import CONTAINER
 
 EAGLE = {"method": "eagle3", "draft": {"source": "hf://org/draft"}, "maxTokens": 3}

@@ -47,7 +47,7 @@ def test_only_the_visible_gpus_count(visible: str | None, gpus: list[str], pids:
         (look(500), look(80000, (7, 79000)), "process 7 of ada holds 79000 MiB, one of our own"),
         (look(500), look(520, (7, 20)), "process 7 of ada holds 20 MiB, one of our own"),
         (look(500, (1, 400)), look(9000, (1, 400), (8, 8500)), "process 8 of bela holds 8500 MiB"),
-        (look(500), look(9000, (9, 8500)), "process 9 of an unknown user holds 8500 MiB"),
+        (look(500), look(9000, (9, 8500)), "process 9 of a user that cannot be seen from here holds 8500 MiB"),
         (
             look(500),
             look(9000),

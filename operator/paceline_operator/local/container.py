@@ -21,7 +21,7 @@ from paceline_engine.protocol import ENV_CONTROL_HOST, ENV_CONTROL_PORT
 from paceline_operator import naming
 from paceline_operator.local.document import UserError
 from paceline_operator.local.ports import HOST
-from paceline_operator.resources import Manifest
+from paceline_operator.resources import Defaults, Manifest
 from paceline_operator.resources.pod import CONTAINER
 from paceline_operator.resources.substitution import expand
 
@@ -30,6 +30,8 @@ MODELS = "/models"
 ENV_ENGINE = "PACELINE_ENGINE"
 ENV_CACHE = "PACELINE_CACHE"
 DISTRIBUTION = "paceline"
+IMAGES = Defaults(engine_image="local", cpu_engine_image="local", plugin_image="local")
+"""Images are names that nothing here looks up."""
 FOREIGN = re.compile(r"PYTHON|VIRTUAL_ENV$|VLLM_PLUGINS$|PACELINE_")
 """Variables of this process that are about its own Python, or would change the engine behind the manifest's back."""
 

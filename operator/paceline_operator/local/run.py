@@ -27,16 +27,13 @@ from paceline_operator.local.load import ClosedLoop
 from paceline_operator.local.passes import Passes
 from paceline_operator.local.ports import Claims
 from paceline_operator.local.record import EngineRecord, PhaseRecord, Record
-from paceline_operator.local.runner import EngineFailedError, Supervisor
+from paceline_operator.local.runner import SIGNALS, EngineFailedError, Supervisor
 from paceline_operator.local.view import View
 from paceline_operator.replay.traces import Writer
-from paceline_operator.resources import Defaults, Manifest, Tokens, render
+from paceline_operator.resources import Manifest, Tokens, render
 from paceline_operator.tuning import decide
 
 KEY_VERSION = "local"
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-IMAGES = Defaults(engine_image="local", cpu_engine_image="local", plugin_image="local")
-"""Images are names that nothing here looks up."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class Run:
 
     def _start(self, stack: AsyncExitStack) -> list[asyncio.Task[None]]:
         table = decide.settings_of(self._serving.spec).boot_table
-        manifests = render(self._serving, table, IMAGES, Tokens(KEY_VERSION, self._token))
+        manifests = render(self._serving, table, container.IMAGES, Tokens(KEY_VERSION, self._token))
         by_kind: dict[str, Manifest] = {manifest["kind"]: manifest for manifest in manifests}
         claims = Claims()
         stack.callback(claims.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,8 @@ from paceline_operator.local.guard import descendants
 from paceline_operator.local.ports import listens
 
 GUARD = "paceline_operator.local.guard"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""That end a run in order."""
 GRACE_SECONDS = 15.0
 """From SIGTERM to SIGKILL: the engine has nothing left to serve by then."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0

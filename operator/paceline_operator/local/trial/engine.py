@@ -21,7 +21,6 @@ from paceline_operator.local import container
 from paceline_operator.local.container import Command
 from paceline_operator.local.guard import descendants
 from paceline_operator.local.ports import Claims
-from paceline_operator.local.run import IMAGES
 from paceline_operator.local.runner import EngineFailedError, Supervisor, tail
 from paceline_operator.local.trial.gpus import ORDER
 from paceline_operator.resources import Manifest
@@ -68,7 +67,7 @@ class Engine:
         self.private = private = Path(
             self._stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True))
         )
-        self.template = rendered(serving, variant, IMAGES)
+        self.template = rendered(serving, variant, container.IMAGES)
         folders = container.folders(private, None, plugin=False)
         pod = {"metadata": {"name": variant.name}, "spec": {"template": self.template}}
         command = container.command(pod, 0, folders, serving_port, control_port)

@@ -90,7 +90,7 @@ def not_back(before: Look, now: Look, ours: Collection[int], owners: dict[int, s
         return ""
     if new:
         return "; ".join(
-            f"process {one.pid} of {owners.get(one.pid, 'an unknown user')} holds {one.mib} MiB"
+            f"process {one.pid} of {owners.get(one.pid, 'a user that cannot be seen from here')} holds {one.mib} MiB"
             + (", one of our own" if one.pid in ours else "")
             for one in new
         )

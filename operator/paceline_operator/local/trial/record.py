@@ -88,7 +88,7 @@ def spent(results: Mapping[str, VariantResult]) -> float:
 async def with_methods(result: VariantResult, engine: Engine, before: gpus.Look) -> VariantResult:
     """With the machine, versions, digests and arguments."""
     device = ", ".join(sorted({gpu.name for gpu in before.gpus})) if engine.on_gpu else gpus.processor()
-    versions = {"vllm": await engine.version(), "paceline": importlib.metadata.version(DISTRIBUTION)}
+    versions = {"vllm": await engine.version(), "paceline": _installed()}
     if engine.on_gpu and before.gpus:
         versions["driver"] = before.gpus[0].driver
     spec = engine.variant.spec
@@ -104,6 +104,13 @@ async def with_methods(result: VariantResult, engine: Engine, before: gpus.Look)
         }
     )
     return result.model_copy(update={"methods": methods})
+
+
+def _installed() -> str:
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:  # its source on a path
+        return ""
 
 
 def _weights(source: str, engine: Engine) -> str | None:

@@ -11,6 +11,7 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline_operator.clock import Clock
 from paceline_operator.experiment import load as loads
@@ -18,13 +19,14 @@ from paceline_operator.experiment import progress, variants
 from paceline_operator.experiment.plan import Costs, Plan, PlanError, Visit, plan
 from paceline_operator.experiment.results import VariantResult
 from paceline_operator.local.document import UserError
-from paceline_operator.local.run import SIGNALS
-from paceline_operator.local.runner import EngineFailedError
+from paceline_operator.local.runner import SIGNALS, EngineFailedError
 from paceline_operator.local.trial import gpus, record
 from paceline_operator.local.trial.engine import Engine, gpus_of
 from paceline_operator.local.trial.files import Folder, Given
 from paceline_operator.local.trial.measure import Measurer
-from paceline_operator.local.view import View
+
+if TYPE_CHECKING:
+    from paceline_operator.local.view import View
 
 BACK_SECONDS = 180.0
 """For GPU memory to be back after an engine has ended: a driver takes seconds."""
@@ -185,7 +187,7 @@ class Run:
 
     async def _memory_back(self) -> None:
         """Until what earlier engines had is free. Raises EngineFailedError that names the holder."""
-        deadline = self._clock.monotonic() + BACK_SECONDS
+        deadline, said = self._clock.monotonic() + BACK_SECONDS, ""
         while True:
             now = await gpus.look()
             why = gpus.not_back(self._before, now, self._pids, gpus.owners(now.holders))
@@ -193,7 +195,9 @@ class Run:
                 return
             if self._clock.monotonic() > deadline:
                 raise EngineFailedError(f"GPU memory was not given back in {BACK_SECONDS:.0f} s: {why}")
-            self._view.starting("GPU memory", deadline - self._clock.monotonic(), why)
+            if why != said:
+                self._view.say(f"waiting for GPU memory: {why}")
+            said = why
             await asyncio.sleep(POLL_SECONDS)
 
     async def _memory_of(self, engine: Engine) -> int | None:
