@@ -141,7 +141,9 @@ def test_rights_are_those_that_the_operator_uses() -> None:
         (naming.GROUP, f"{naming.PLURAL_SERVING}/scale"): {"update"},
         (naming.GROUP, f"{naming.PLURAL_SERVING}/finalizers"): {"update"},
         ("", "secrets"): WRITE,
-        ("", "pods"): {"list", "watch"},
+        ("", "pods"): {"list", "watch", "delete"},
+        ("", "pods/log"): {"get"},
+        ("", "configmaps"): {"get", "create", "patch"},
         ("", "events"): {"list", "create"},
         ("apiextensions.k8s.io", "customresourcedefinitions"): {"list", "watch"},
     }

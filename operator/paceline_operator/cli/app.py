@@ -14,6 +14,7 @@ from paceline_operator.cli import change, get
 from paceline_operator.cli.doctor import doctor
 from paceline_operator.cli.experiment import experiment
 from paceline_operator.cli.explain import explain
+from paceline_operator.cli.incidents import incidents
 from paceline_operator.cli.mistake import fail
 from paceline_operator.cli.preflight import preflight
 from paceline_operator.cli.profiles import profile
@@ -66,11 +67,13 @@ app.command()(change.resume)
 app.command()(change.pin)
 app.command()(change.unpin)
 app.command()(change.rollback)
+app.command()(change.retry)
 app.command()(doctor)
 app.command()(replay)
 app.command()(record)
 app.add_typer(experiment, name="experiment")
 app.add_typer(profile, name="profile")
+app.add_typer(incidents, name="incidents")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`paceline suspend`, `resume`, `pin`, `unpin`, `rollback`: changes of a spec, made as the user who asks for them."""
+"""`paceline suspend`, `resume`, `pin`, `unpin`, `rollback`, `retry`: changes of a serving as who asks for them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.status import MAX_K, ServingStatus
 from paceline_operator.api.tuning import TuningMode
 from paceline_operator.cli.cluster import Context, Namespace, Object, Serving, Where, reach, serving_of
+from paceline_operator.clock import SystemClock, rfc3339
 from paceline_operator.local.document import UserError
 from paceline_operator.resources import revision
 from paceline_operator.resources.revision import Revision
@@ -91,6 +92,12 @@ def undone(raw: Object, revisions: Sequence[Revision], to: str | None) -> tuple[
         raise UserError(f"the spec asks for revision {found.name} already{why}")
     fields = ", ".join(changed(now, dict(found.boot)))
     return {"spec": spec}, f"goes back to revision {found.name}: {fields}"
+
+
+def retry(serving: Serving, namespace: Namespace = None, context: Context = None) -> None:
+    """Ask for another try of what was rolled back, and lift a remedy of the safety ladder."""
+    asked = {"metadata": {"annotations": {naming.ANNOTATION_RETRY: rfc3339(SystemClock().now())}}}
+    _change("retry", serving, Where(context, namespace), lambda _: (asked, "is tried again"))
 
 
 def pinned(raw: Object, k: int) -> Object:

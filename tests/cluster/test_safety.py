@@ -1,0 +1,218 @@
+"""The breaker, the ladder and hung pods under operators that are killed, on a real API server with its own controllers.
+
+What a kubelet and an engine would do is done by stand-ins. Engines follow the grid published in vllm#59970: with
+adaptive verification and full graphs of mixed steps they die soon, with either changed they stay up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline_engine.protocol import Gauges
+from paceline_operator import naming
+from paceline_operator.clients.keys import key_version
+from paceline_operator.clock import rfc3339
+from paceline_operator.effective.declared import of_pod
+from tests.cluster.operators import KEY, Object, Place
+from tests.cluster.stand_ins import SPEC, AtRest, control, token
+from tests.cluster.test_commands import Shell
+from tests.cluster.test_rollout import Relay
+from tests.harness.controlplane import ControlPlane
+
+pytestmark = pytest.mark.cluster
+
+GRID: dict[str, Any] = {
+    **SPEC,
+    "replicas": 2,
+    "speculation": {
+        "method": "eagle3", "draft": {"source": "hf://owner/draft"}, "maxTokens": 5, "adaptiveVerification": "Enabled",
+    },
+    "engine": {**SPEC["engine"], "cudagraphMode": "FULL_AND_PIECEWISE"},
+    "safety": {"stableSeconds": 10, "hangSeconds": 10},
+}  # fmt: skip
+LIFE_SECONDS = 1.0
+"""Until an engine of the bad corner of the grid dies."""
+
+
+class Busy(AtRest):
+    """With requests, and tokens as it is told."""
+
+    running, tokens = 0, 0
+
+    def gauges(self) -> Gauges:
+        return super().gauges().model_copy(update={"running": self.running, "generation_tokens": self.tokens})
+
+
+class Grid:
+    """A kubelet: pods become ready, and those whose engine cannot live end and are started again."""
+
+    def __init__(self, place: Place, name: str, dies: Callable[[Object], bool]) -> None:
+        self.place, self.name, self.dies = place, name, dies
+        self.ready: dict[str, float] = {}
+        self.engines: dict[str, Busy] = {}
+        self.boots: dict[str, str] = {}
+        """Every pod that ever ran -> track and what it was booted with."""
+        self._restarts: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._net = f"127.{random.randint(64, 250)}.{random.randint(1, 250)}"
+
+    def run(self) -> None:
+        hosts = itertools.count(1)
+        with ExitStack() as stack:
+            secret = token(self.place, f"{self.name}-token-{key_version(KEY.encode())}")
+            while not self._stop.wait(0.2):
+                for pod in self.pods():
+                    name = pod["metadata"]["name"]
+                    with suppress(AssertionError):  # it may be gone again
+                        if name not in self.ready:
+                            engine = self.engines[name] = Busy()
+                            address = f"{self._net}.{next(hosts)}"
+                            stack.enter_context(control(address, engine, (secret,)))
+                            self.boots[name] = f"{pod['metadata']['labels'][naming.LABEL_TRACK]} {of_pod(pod)}"
+                            self._told(name, address)
+                            self.ready[name] = time.monotonic()
+                        elif self.dies(pod) and time.monotonic() - self.ready[name] > LIFE_SECONDS:
+                            self._died(pod)
+
+    def pods(self) -> list[Object]:
+        return [pod for pod in self.place.list("Pod") if "deletionTimestamp" not in pod["metadata"]]
+
+    def _told(self, name: str, address: str) -> None:
+        condition = {"type": "Ready", "status": "True", "lastTransitionTime": rfc3339(datetime.now(UTC))}
+        status = {"name": "engine", "restartCount": 0, "ready": True, "image": "i", "imageID": "i",
+                  "state": {"running": {"startedAt": rfc3339(datetime.now(UTC))}}}  # fmt: skip
+        body = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": [condition]}
+        self.place.patch("Pod", name, {"status": {**body, "containerStatuses": [status]}}, "status")
+
+    def _died(self, pod: Object) -> None:
+        """As a crashed `vllm serve`: exit code 0."""
+        name = pod["metadata"]["name"]
+        (status,) = pod["status"]["containerStatuses"]
+        now = rfc3339(datetime.now(UTC))
+        said = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+        ended = {"reason": "Completed", "exitCode": 0, "startedAt": status["state"]["running"]["startedAt"],
+                 "finishedAt": now, "message": said}  # fmt: skip
+        status |= {"restartCount": status["restartCount"] + 1, "lastState": {"terminated": ended}}
+        status["state"] = {"running": {"startedAt": now}}
+        self.place.patch("Pod", name, {"status": {"containerStatuses": [status]}}, "status")
+        self.ready[name] = time.monotonic()
+
+    @contextmanager
+    def running(self) -> Iterator[Grid]:
+        thread = threading.Thread(target=self.run, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            thread.join()
+
+
+def published(pod: Object) -> bool:
+    declared = of_pod(pod)
+    return declared is not None and declared.verification and "FULL_DECODE_ONLY" not in json.dumps(pod["spec"])
+
+
+@pytest.fixture
+def place(crds: ControlPlane, namespace: str) -> Place:
+    return Place(crds, namespace)
+
+
+@pytest.fixture
+def relay(place: Place) -> Iterator[Relay]:
+    found = Relay(place.cluster, place.namespace)
+    yield found
+    found.operator.daemon.stop()
+    assert "Traceback" not in found.operator.log(), found.operator.log()
+
+
+def safety(place: Place) -> Object:
+    found: Object = (place.get(naming.KIND_SERVING, "chat") or {}).get("status", {}).get("safety", {})
+    return found
+
+
+def test_the_published_grid_is_taken_to_the_right_rung_though_operators_are_killed(
+    place: Place, relay: Relay, tmp_path: Path
+) -> None:
+    place.serve("chat", **GRID)
+    with Grid(place, "chat", published).running() as grid:
+        opened = place.condition("chat", "RemedyInForce", "BreakerOpen")
+        assert "2 speculative engines died within 30 minutes" in opened["message"]
+        relay.kill()
+        place.condition("chat", "RemedyInForce", "RemedyTried")
+        assert [boot for boot in grid.boots.values() if boot == "stable no speculation"], "service first"
+        assert place.conditions("chat")["Ready"]["status"] == "True"
+        relay.kill()
+        told = place.condition("chat", "RemedyInForce", "StableUnderChange")
+        assert "stable under this change: adaptive verification absent" in told["message"]
+        assert "not proven" in told["message"]
+        place.condition("chat", "Progressing", "Settled")
+        place.wait("the canary to go", lambda: place.get("Deployment", "chat-canary") is None)
+        found = safety(place)
+        assert (found["breaker"], found["phase"], found["rung"], found["tried"]) == (
+            "Closed", "Stable", "WithoutAdaptiveVerification", [],
+        )  # fmt: skip
+        declared = [of_pod(pod) for pod in grid.pods()]
+        assert [(one.max_k, one.verification) for one in declared if one] == [(5, False)] * 2
+        canaries = [boot for boot in grid.boots.values() if boot.startswith("canary")]
+        assert len(canaries) == 1, "one change, on one pod"
+        for reason in ("EngineCrashed", "BreakerOpen", "StableUnderChange"):
+            assert place.events(reason), reason
+        spec = (place.get(naming.KIND_SERVING, "chat") or {})["spec"]
+        assert spec["speculation"]["adaptiveVerification"] == "Enabled", "the user's word is not written over"
+        before = place.children()
+        _records(place, Shell(place.cluster, place.namespace, tmp_path))
+        assert place.children() == before
+
+
+def _records(place: Place, shell: Shell) -> None:
+    rows = shell("incidents", "list", "chat").splitlines()
+    assert len(rows) >= 3
+    assert "adaptive-verification-illegal-access" in rows[1]
+    newest = json.loads(shell("incidents", "list", "chat", "-o", "json"))[0]
+    text = shell("incidents", "show", "chat", newest["id"])
+    assert "need not be where it arose" in text
+    assert "exitCode: 0" in text
+    bundle = json.loads(shell("incidents", "export", "chat"))
+    assert bundle["safety"]["rung"] == "WithoutAdaptiveVerification"
+    assert bundle["incidents"][0] == newest
+    assert "no incident x" in shell("incidents", "show", "chat", "x", status=2)
+    owner = place.child("ConfigMap", "chat-incidents")["metadata"]["ownerReferences"][0]
+    assert owner["kind"] == naming.KIND_SERVING
+    shell("retry", "chat")
+    place.condition("chat", "RemedyInForce", "NoFault")
+
+
+def test_a_pod_that_stands_still_is_replaced_and_one_that_moves_slowly_is_not(place: Place, relay: Relay) -> None:
+    place.serve("chat", **{**GRID, "safety": {"hangSeconds": 10, "crashes": 9}})
+    with Grid(place, "chat", lambda _: False).running() as grid:
+        place.wait("two pods", lambda: len(grid.ready) == 2)
+        stands, slow = sorted(grid.ready)
+        uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in grid.pods()}
+        for engine in (grid.engines[stands], grid.engines[slow]):
+            engine.running, engine.tokens = 3, 100
+        began = time.monotonic()
+        while not place.events("EngineReplaced"):
+            assert time.monotonic() - began < 60, place.conditions("chat")
+            grid.engines[slow].tokens += 1
+            time.sleep(4)
+        assert time.monotonic() - began >= 10
+        (told,) = place.events("EngineHung")
+        assert stands in told["message"]
+        place.wait("another pod", lambda: len(grid.ready) == 3 and len(grid.pods()) == 2)
+        left = {pod["metadata"]["uid"] for pod in grid.pods()}
+        assert uids[slow] in left
+        assert uids[stands] not in left
+        record = json.loads(next(iter(place.child("ConfigMap", "chat-incidents")["data"].values())))
+        assert (record["kind"], record["pod"], record["load"]) == ("Hang", stands, 3)
