@@ -194,3 +194,20 @@ async def test_the_plugins_own_words_are_shown() -> None:
     assert isinstance(failure, EngineFailure)
     assert "generation 7 is in force" in failure.message
     assert failure.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("vllm:num_requests_running 3\nvllm:generation_tokens_total 5\nvllm:prompt_tokens_total 7\n", (12, 3)),
+        ('vllm:num_requests_running{engine="0"} 1\nvllm:num_requests_running{engine="1"} 2\n', None),
+        ("vllm:num_requests_running NaN\nvllm:generation_tokens_total 5\n", None),
+        ("vllm:num_requests_running +Inf\nvllm:generation_tokens_total 5\n", None),
+        ("vllm:num_requests_running{ 1\n", None),
+        ("", None),
+    ],
+)
+async def test_progress_is_read_of_an_engine_s_own_metrics_or_not_at_all(said: str, found: Any) -> None:
+    pod = httpx.MockTransport(lambda _: httpx.Response(200, text=said))
+    async with engine.EngineClient(pod) as client:
+        assert await client.tokens("http://10.0.0.1:8000") == found

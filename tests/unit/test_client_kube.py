@@ -273,3 +273,17 @@ async def test_an_optional_kind_is_read_at_its_own_address(stub: Stub, kube: Kub
     stub.says(200, {"items": []})
     await kube.list("LeaderWorkerSet", "team", {})
     assert stub.requests[0][1] == "/apis/leaderworkerset.x-k8s.io/v1/namespaces/team/leaderworkersets"
+
+
+async def test_a_log_is_asked_for_in_bounds_and_one_that_is_gone_is_empty(stub: Stub, kube: Kube) -> None:
+    stub.says(200, b"Traceback\n\xff")
+    assert await kube.log("team", "chat-1", "engine", previous=True) == "Traceback\n\ufffd"
+    method, path, query, _, _ = stub.requests[0]
+    assert (method, path) == ("GET", "/api/v1/namespaces/team/pods/chat-1/log")
+    assert query == {"container": ["engine"], "tailLines": ["400"], "limitBytes": ["262144"], "previous": ["true"]}
+    for status in (400, 404):
+        stub.says(status, {"message": "previous terminated container not found"})
+        assert await kube.log("team", "chat-1", "engine", previous=False) == ""
+    stub.says(403, {"message": "pods/log is forbidden"})
+    with pytest.raises(ForbiddenError):
+        await kube.log("team", "chat-1", "engine", previous=False)
