@@ -1,0 +1,338 @@
+"""Faults of real engines in real pods: each is seen, told, recorded and answered, and a pod beside serves on.
+
+They take minutes (`make test-long`). What they saw is written to docs/faults.md where PACELINE_UPDATE_FAULTS is set.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.setup.common import cache_folder
+from paceline_operator import naming
+from tests.e2e.scene import LOAD, Object, Scene
+from tests.e2e.serving import MODEL, manifest
+from tests.harness.faultbook import REAL, Seen, tell
+from tests.harness.node import Node
+from tests.harness.processes import Daemon
+
+pytestmark = [pytest.mark.node, pytest.mark.engine, pytest.mark.long]
+
+START_SECONDS = 240.0
+FAULT_SECONDS = 120.0
+TUNING = {"intervalSeconds": 2, "mode": "Manual", "table": [{"fromRequests": 1, "k": 2}]}
+BROKEN = "/broken"
+"""Where pods see the models that are damaged."""
+
+
+def serving(folder: Path, **spec: Any) -> dict[str, Any]:
+    found = manifest("chat", tuning=TUNING)
+    found["spec"]["engine"]["resources"] = {"requests": {"cpu": "200m"}}
+    pod = found["spec"]["engine"]["podTemplate"]["spec"]
+    pod["containers"][0]["volumeMounts"].append({"name": "broken", "mountPath": BROKEN, "readOnly": True})
+    pod["volumes"].append({"name": "broken", "hostPath": {"path": str(folder)}})
+    found["spec"] |= spec
+    return found
+
+
+def damaged(folder: Path) -> None:
+    """Models of which one thing is wrong each."""
+    whole = cache_folder() / "models" / MODEL
+    for name in ("weights", "tokenizer", "vocabulary"):
+        target = folder / name
+        target.mkdir()
+        for file in whole.iterdir():
+            if name != "weights" or file.suffix != ".safetensors":
+                shutil.copy(file, target / file.name)
+    with (whole / "model.safetensors").open("rb") as weights:
+        (folder / "weights" / "model.safetensors").write_bytes(weights.read(1_000_000))
+    (folder / "tokenizer" / "tokenizer.json").write_text('{"model": 7}')
+    config = folder / "vocabulary" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": 32_000}))
+
+
+class Stage:
+    """The scene, its operator, and the pod that nothing is done to."""
+
+    def __init__(self, scene: Scene, operator: Daemon) -> None:
+        self.scene, self.operator = scene, operator
+
+    def wait(self, what: str, probe: Callable[[], Any], seconds: float = FAULT_SECONDS) -> Any:
+        return self.scene.wait(what, probe, seconds, self.operator)
+
+    def ready(self) -> list[Object]:
+        pods = [pod for pod in self.scene.pods() if "deletionTimestamp" not in pod["metadata"]]
+        return [pod for pod in pods if _is_ready(pod)]
+
+    def events(self, reason: str) -> list[Object]:
+        listed = self.scene.kubectl("get", "events", f"--field-selector=reason={reason}", "--output=json")
+        return list(json.loads(listed)["items"])
+
+    @contextmanager
+    def load(self, pod: Object) -> Iterator[Object]:
+        """On one pod alone, past the Service."""
+        url = f"http://{pod['status']['podIP']}:{naming.SERVING_PORT}/v1/completions"
+        command = [*self.scene.node.prefix, sys.executable, str(LOAD), url, self.scene.name, "1"]
+        report: Object = {}
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield report
+            finally:
+                report |= json.loads(process.communicate()[0])
+
+    def seen(self, reason: str, before: int, began: float) -> tuple[Object, float]:
+        """The event, and the seconds until it was there."""
+
+        def fresh() -> Object | None:
+            found = self.events(reason)
+            return found[-1] if len(found) > before else None
+
+        deadline = time.monotonic() + FAULT_SECONDS
+        while time.monotonic() < deadline:
+            if event := fresh():
+                return event, time.monotonic() - began
+            time.sleep(0.5)
+        raise TimeoutError(f"no event {reason}: {json.dumps(self.scene.status().get('safety'))}")
+
+
+def _is_ready(pod: Object) -> bool:
+    found = {each["type"]: each["status"] for each in pod["status"].get("conditions", [])}
+    return found.get("Ready") == "True"
+
+
+def _process(pod: Object, name: str) -> int:
+    """PID of a process of the pod whose command line begins with `name`, or has it."""
+    uid = pod["metadata"]["uid"]
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            group = (folder / "cgroup").read_text()
+            if (uid in group or uid.replace("-", "_") in group) and name in (folder / "cmdline").read_text():
+                return int(folder.name)
+    raise LookupError(f"no process {name} in {pod['metadata']['name']}")
+
+
+@contextmanager
+def staged(node: Node, namespace: str, spec: dict[str, Any], pods: int) -> Iterator[Stage]:
+    scene = Scene(node, namespace, "chat", alone=True, lease_seconds=60)
+    scene.install()
+    with scene.operator() as operator:
+        stage = Stage(scene, operator)
+        scene.kubectl("apply", "-f", "-", input=json.dumps(spec))
+        stage.wait("ready pods", lambda: len(stage.ready()) == pods, START_SECONDS)
+        yield stage
+
+
+ENDS = (
+    ("engine killed by SIGKILL", signal.SIGKILL, "VLLM::EngineCore"),
+    ("engine killed by SIGSEGV", signal.SIGSEGV, "VLLM::EngineCore"),
+    ("exit code 0", signal.SIGTERM, "vllm"),
+)
+
+
+def test_ends_and_a_hang_are_seen_and_told_and_two_ends_take_speculation_back(
+    node: Node, node_namespace: str, tmp_path: Path
+) -> None:
+    safety = {"crashes": 16, "hangSeconds": 20}
+    with staged(node, node_namespace, serving(tmp_path, replicas=2, safety=safety), 2) as stage:
+        healthy = stage.ready()[0]
+        for fault, number, process in ENDS:
+            _ended(stage, healthy, fault, number, process)
+        _hung(stage, healthy)
+        _taken_back(stage)
+
+
+def _victim(stage: Stage, healthy: Object) -> Object:
+    def other() -> Object | None:
+        found = [pod for pod in stage.ready() if pod["metadata"]["uid"] != healthy["metadata"]["uid"]]
+        return found[0] if found else None
+
+    found: Object = stage.wait("another ready pod", other, START_SECONDS)
+    return found
+
+
+def _ended(stage: Stage, healthy: Object, fault: str, number: signal.Signals, process: str) -> None:
+    victim = _victim(stage, healthy)
+    before = len(stage.events("EngineCrashed"))
+    with stage.load(healthy) as report:
+        time.sleep(2)
+        began = time.monotonic()
+        os.kill(_process(victim, process), number)
+        event, seconds = stage.seen("EngineCrashed", before, began)
+        stage.wait("the engine to be ready again", lambda: len(stage.ready()) == 2, START_SECONDS)
+    assert report["failures"] == []
+    assert report["answered"] > 0
+    assert victim["metadata"]["name"] in event["message"]
+    status, reason = stage.scene.condition("RemedyInForce")
+    assert (status, reason) == ("False", "EngineCrashed")
+    how = event["message"].partition(": ")[2].partition(" at ")[0]
+    code = event["message"].partition("exit code ")[2].partition(" ")[0]
+    done = f"told and recorded; the kubelet starts it anew ({how}, exit code {code})"
+    beside = f"0 of {report['answered']}"
+    tell(fault, Seen(seconds, done, f"RemedyInForce {status}, {reason}", event["reason"], beside, REAL))
+
+
+def _hung(stage: Stage, healthy: Object) -> None:
+    victim = _victim(stage, healthy)
+    with stage.load(healthy) as report:
+        with stage.load(victim):
+            time.sleep(6)
+            began = time.monotonic()
+            os.kill(_process(victim, "VLLM::EngineCore"), signal.SIGSTOP)
+            event, seconds = stage.seen("EngineHung", 0, began)
+            stage.seen("EngineReplaced", 0, began)
+        stage.wait("another in its place", lambda: len(stage.ready()) == 2, START_SECONDS)
+    assert report["failures"] == []
+    assert victim["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in stage.ready()}
+    status, reason = stage.scene.condition("RemedyInForce")
+    tell("hang", Seen(
+        seconds, "the pod is deleted and another takes its place", f"RemedyInForce {status}, {reason}",
+        f"{event['reason']}, EngineReplaced", f"0 of {report['answered']}", REAL,
+    ))  # fmt: skip
+
+
+def _taken_back(stage: Stage) -> None:
+    began = time.monotonic()
+    patch = json.dumps({"spec": {"safety": {"crashes": 2}}})
+    stage.scene.kubectl("patch", "speculativeserving", "chat", "--type=merge", f"--patch={patch}")
+    event, seconds = stage.seen("BreakerOpen", 0, began)
+
+    def plain() -> bool:
+        pods = [pod for pod in stage.ready() if pod["metadata"]["labels"][naming.LABEL_TRACK] == "stable"]
+        return len(pods) == 2 and not any("--speculative-config" in json.dumps(pod["spec"]) for pod in pods)
+
+    stage.wait("all to serve without speculation", plain, START_SECONDS)
+    status, reason = stage.scene.condition("RemedyInForce")
+    assert status == "True"
+    assert stage.scene.condition("Ready")[0] == "True"
+    tell("two crashes", Seen(
+        seconds, "all pods boot without speculation, one by one, and serve; a rung is tried on one pod",
+        f"RemedyInForce {status}, {reason}", event["reason"], "not counted: all pods are replaced", REAL,
+    ))  # fmt: skip
+
+
+def _with(spec: dict[str, Any], change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    found = copy.deepcopy(spec)
+    change(found["spec"])
+    return found
+
+
+def _model(name: str) -> Callable[[dict[str, Any]], None]:
+    return lambda spec: spec["model"].update(source=f"{BROKEN}/{name}", servedName="chat")
+
+
+def _vocabulary(spec: dict[str, Any]) -> None:
+    del spec["speculation"]["ngram"]
+    spec["speculation"] |= {"method": "draft_model", "draft": {"source": f"{BROKEN}/vocabulary"}}
+
+
+def _port(spec: dict[str, Any]) -> None:
+    engine = spec["engine"]["podTemplate"]["spec"]["containers"][0]
+    python = str(Path(spec["engine"]["env"][0]["value"].partition(":")[0]) / "python")
+    other = {"name": "other", "image": spec["engine"]["image"], "volumeMounts": engine["volumeMounts"][:-2],
+             "command": [python, "-m", "http.server", str(naming.SERVING_PORT), "--directory", "/tmp"]}  # fmt: skip
+    spec["engine"]["podTemplate"]["spec"]["containers"].append(other)
+
+
+def _memory(spec: dict[str, Any]) -> None:
+    spec["engine"]["resources"]["limits"] = {"memory": "600Mi"}
+
+
+def _disk(spec: dict[str, Any]) -> None:
+    volumes = spec["engine"]["podTemplate"]["spec"]["volumes"]
+    small = {"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+    volumes += [{"name": "cache", **small}, {"name": "tmp", **small}]
+
+
+CANARIES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "corrupted weights": _model("weights"),
+    "wrong tokenizer": _model("tokenizer"),
+    "draft of another vocabulary": _vocabulary,
+    "port taken": _port,
+    "out of memory": _memory,
+    "disk full": _disk,
+}
+
+
+def test_a_canary_that_cannot_start_is_named_recorded_and_taken_back(
+    node: Node, node_namespace: str, tmp_path: Path
+) -> None:
+    damaged(tmp_path)
+    spec = serving(tmp_path, replicas=1, safety={"crashes": 16}, rollout={"canary": {"observeSeconds": 8}})
+    with staged(node, node_namespace, spec, 1) as stage:
+        (healthy,) = stage.ready()
+        for fault, change in CANARIES.items():
+            _canary(stage, spec, healthy, fault, change)
+        _exception(stage, spec, healthy)
+
+
+def _canary(
+    stage: Stage, spec: dict[str, Any], healthy: Object, fault: str, change: Callable[[dict[str, Any]], None]
+) -> None:
+    before = len(stage.events("EngineCrashed"))
+    with stage.load(healthy) as report:
+        began = time.monotonic()
+        stage.scene.kubectl("apply", "-f", "-", input=json.dumps(_with(spec, change)))
+        _told(stage, fault, before, began)
+        stage.scene.kubectl("apply", "-f", "-", input=json.dumps(spec))
+        stage.wait("the canary to go", lambda: len(stage.scene.pods()) == 1)
+    _beside(stage, fault, report, healthy)
+
+
+def _exception(stage: Stage, spec: dict[str, Any], healthy: Object) -> None:
+    """vLLM's own: it answers /health, and dies at its first request."""
+    (engine,) = (one for one in healthy["spec"]["containers"] if one["name"] == "engine")
+    arguments = list(engine["args"])
+    at = arguments.index("--speculative-config") + 1
+    synthetic = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
+    arguments[at] = json.dumps(json.loads(arguments[at]) | synthetic)
+
+    def change(found: dict[str, Any]) -> None:
+        found["engine"]["podTemplate"]["spec"]["containers"][0]["args"] = arguments
+
+    before = len(stage.events("EngineCrashed"))
+    with stage.load(healthy) as report:
+        stage.scene.kubectl("apply", "-f", "-", input=json.dumps(_with(spec, change)))
+
+        def canary() -> Object | None:
+            found = [pod for pod in stage.ready() if pod["metadata"]["uid"] != healthy["metadata"]["uid"]]
+            return found[0] if found else None
+
+        found = stage.wait("the canary to be ready", canary, START_SECONDS)
+        began = time.monotonic()
+        with stage.load(found):
+            _told(stage, "own exception", before, began)
+        stage.scene.kubectl("apply", "-f", "-", input=json.dumps(spec))
+        stage.wait("the canary to go", lambda: len(stage.scene.pods()) == 1)
+    _beside(stage, "own exception", report, healthy)
+
+
+_FOUND: dict[str, tuple[float, str, str]] = {}
+
+
+def _told(stage: Stage, fault: str, before: int, began: float) -> None:
+    event, seconds = stage.seen("EngineCrashed", before, began)
+    rolled = stage.wait("it to be taken back", lambda: stage.scene.condition("RolledBack")[0] == "True")
+    assert rolled
+    _FOUND[fault] = (seconds, event["message"], stage.scene.condition("RolledBack")[1])
+
+
+def _beside(stage: Stage, fault: str, report: Object, healthy: Object) -> None:
+    seconds, message, reason = _FOUND[fault]
+    assert report["failures"] == []
+    assert report["answered"] > 0
+    assert stage.scene.pod()["metadata"]["uid"] == healthy["metadata"]["uid"], "the pod that serves was not touched"
+    named = message.partition("restarts): ")[2].partition("; ")[0]
+    done, beside = f"the canary is taken back; named: {named[:160]}", f"0 of {report['answered']}"
+    tell(fault, Seen(seconds, done, f"RolledBack True, {reason}", f"EngineCrashed, {reason}", beside, REAL))
