@@ -1,7 +1,7 @@
 """A stand-in for the `vllm` command of an experiment: `serve` answers, `bench serve` writes what the real one writes.
 
 Speeds are made up: 100 tokens a second and load without drafts, 30 % more for each drafted token. By STAND_IN_FAILS
-(JSON, k -> `start` or `serve`) engines of that k end before they are ready, or with their second benchmark.
+(JSON, k -> `start` or `serve`) engines of that k end before they are ready, or with their fourth benchmark.
 STAND_IN_SLOW: seconds that a benchmark takes.
 """
 
@@ -45,7 +45,7 @@ def serve() -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             counted["benchmarks"] += 1
             counted["requests"] += body["requests"]
-            if fails == "serve" and counted["benchmarks"] > 1:
+            if fails == "serve" and counted["benchmarks"] > 3:
                 print("CUDA error: an illegal memory access was encountered", file=sys.stderr, flush=True)
                 os._exit(3)
             time.sleep(float(os.environ.get("STAND_IN_SLOW", "0")))

@@ -184,11 +184,17 @@ def test_a_variant_that_never_starts_does_not_end_the_rest(runs: Runs, keep: boo
 
 @pytest.mark.parametrize("keep", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_variant_that_crashes_does_not_end_the_rest(runs: Runs, keep: bool) -> None:
-    assert runs.run(*["--keep"] * keep, STAND_IN_FAILS='{"2": "serve"}') == 1, runs.text()
+    assert runs.run(*["--keep"] * keep, STAND_IN_FAILS='{"2": "serve"}') == (1 if keep else 0), runs.text()
     found = runs.found()
-    assert {name: len(one.windows) for name, one in found.items()} == WINDOWS | {"k2": len(found["k2"].windows)}
-    assert len(found["k2"].windows) < 4
-    assert "ended with status 3" in " ".join(found["k2"].missing) or "earlier round" in " ".join(found["k2"].missing)
+    # Two shapes are warmed up and one is measured before it crashes; a new engine does so again.
+    assert {name: len(one.windows) for name, one in found.items()} == WINDOWS | {"k2": 2 if keep else 4}
+    good, bad, *_ = found["k2"].windows
+    assert (good.fault_seconds, good.errors) == (None, {})
+    assert bad.fault_seconds is not None
+    assert bad.errors == {"ServerDisconnectedError": bad.errors["ServerDisconnectedError"]}
+    assert bad.requests == 0
+    assert "illegal memory access" in runs.text()
+    assert found["k2"].missing == (("round 2, loads 1, 4: its engine ended in an earlier round",) if keep else ())
     assert runs.alive() == []
 
 

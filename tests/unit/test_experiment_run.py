@@ -121,5 +121,24 @@ def test_the_winner_is_better_than_the_serving_and_worse_at_no_load() -> None:
     assert (off.variant, off.message.startswith("no speculation is better")) == (BASELINE, True)
 
 
+def failed(results: tuple[VariantResult, ...], *names: str) -> tuple[VariantResult, ...]:
+    def with_fault(one: VariantResult) -> VariantResult:
+        first, *rest = one.windows
+        return one.model_copy(update={"windows": (first.model_copy(update={"fault_seconds": 3.0}), *rest)})
+
+    return tuple(with_fault(one) if one.variant in names else one for one in results)
+
+
+def test_who_failed_does_not_win_and_who_did_not_is_a_remedy() -> None:
+    steady = {BASELINE: (100.0, 101.0, 100.5, 100.2), SERVING: (160.0, 161.0, 160.5, 160.1)}
+    made = variants(**steady, k2=(190.0, 191.0, 190.4, 190.3), k1=(140.0, 141.0, 140.4, 140.3))
+    assert winner(failed(made, "k2")).variant == SERVING
+    remedy = winner(failed(made, SERVING, "k2"))
+    assert remedy.variant == "k1"
+    assert "failed in 1 of 4 windows" in remedy.message
+    assert "not proven" in remedy.message
+    assert winner(failed(made, SERVING, "k1", "k2", BASELINE)).variant == SERVING
+
+
 def test_without_the_serving_there_is_no_winner() -> None:
     assert winner(variants(**{BASELINE: (1.0, 1.0), "k2": (2.0, 2.0)})).variant == SERVING

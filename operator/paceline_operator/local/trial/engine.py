@@ -127,6 +127,11 @@ class Engine:
             return found[:64] if isinstance(found, str) else ""
         return ""
 
+    async def settled(self, seconds: float) -> None:
+        """For so long, or until it has ended by itself."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=seconds)
+
     def failure(self, what: str) -> EngineFailedError:
         """What happened to it, with the end of its log."""
         return EngineFailedError(f"{what}; its log ends: {' | '.join(tail(self.log)[-3:])[:600]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ SLOWEST = 10.0
 """Times as long as asked for a window may take: the baseline says how many requests make it up."""
 LOADING_SECONDS = 300.0
 """For vllm bench serve to be imported and to make its prompts."""
+SETTLE_SECONDS = 10.0
+"""For an engine that no longer answers to be gone: its processes end one after the other."""
 TRUST = "--trust-remote-code"
 
 
@@ -52,13 +55,16 @@ class Measurer:
             waves = 1 if at in self.requests else load.WAVES
             try:
                 content = await self._run(engine, at, waves * at, load.warm_up_seed(at))
-                _, latencies = bench.times(content)
+                latency = load.wave_latency(bench.times(content)[1], at)
             except (BenchError, ResultError) as error:
-                self.check(engine)
+                await self._check_soon(engine)
                 self._say(f"{engine.variant.name}: the warm-up at {at} failed: {error}")
                 continue
+            if latency == math.inf:
+                await self._check_soon(engine)
+                self._say(f"{engine.variant.name}: no request of the warm-up at {at} was answered")
+                continue
             engine.warm.add(at)
-            latency = load.wave_latency(latencies, at)
             if at not in self.requests:
                 self.requests[at] = load.requests(at, seconds_of(self._spec.duration), latency)
 
@@ -77,14 +83,15 @@ class Measurer:
                 warmed=one.load in engine.warm,
             )
         except (BenchError, ResultError) as error:
-            self.check(engine)
+            await self._check_soon(engine)
             raise EngineFailedError(str(error)) from None
         window = window.model_copy(update={"memory_bytes": memory})
-        if engine.ended_at is not None:
-            return window.model_copy(update={"fault_seconds": max(0.0, engine.ended_at - window.started_at)})
         try:
             server = enginemetrics.between(before, await engine.ask("/metrics"))
         except ResultError as error:
+            await engine.settled(SETTLE_SECONDS)
+            if engine.ended_at is not None:
+                return window.model_copy(update={"fault_seconds": max(0.0, engine.ended_at - window.started_at)})
             self._say(f"{engine.variant.name}: the server's side of a window is missing: {error}")
             return window
         return window.model_copy(
@@ -99,6 +106,11 @@ class Measurer:
         """Raises EngineFailedError where it has ended."""
         if engine.ended is not None:
             raise engine.failure(f"the engine ended with status {engine.ended} while it served")
+
+    async def _check_soon(self, engine: Engine) -> None:
+        """The same of one that may be about to end."""
+        await engine.settled(SETTLE_SECONDS)
+        self.check(engine)
 
     async def _run(self, engine: Engine, at: int, requests: int, seed: int) -> bytes:
         argv = engine.command.argv
