@@ -44,7 +44,7 @@ lint: environment ## Style, types and import contracts
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy hack/setup/*.py hack/kubernetes/*.py hack/*.py
-	$(BIN)/mypy benchmarks/tuner/*.py benchmarks/decide.py
+	$(BIN)/mypy benchmarks/tuner/*.py benchmarks/decide.py benchmarks/scale/*.py
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: verify
@@ -81,6 +81,10 @@ bench-tuner: environment ## The tuner and its rivals over tables and grids: tabl
 .PHONY: bench-decide
 bench-decide: environment ## CPU time of the tuner's decisions for a thousand servings
 	$(BIN)/python -m benchmarks.decide
+
+.PHONY: bench-scale
+bench-scale: environment kubernetes ## One operator and N servings of three simulated engines each on a real API server (N=1000)
+	$(BIN)/python -m benchmarks.scale $(or $(N),1000)
 
 .PHONY: clean
 clean: ## Remove what was built in this clone (the cache is shared between clones and stays)
