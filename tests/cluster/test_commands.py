@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,34 +10,10 @@ import yaml
 
 from paceline_operator import naming
 from tests.cluster.operators import Place
+from tests.cluster.shell import Shell
 from tests.harness.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
-
-BIN = Path(sys.prefix) / "bin"
-
-
-class Shell:
-    """`paceline` as a user of this namespace runs it, in a pipe."""
-
-    def __init__(self, cluster: ControlPlane, namespace: str, folder: Path) -> None:
-        config = yaml.safe_load(Path(cluster.kubeconfig).read_text())
-        for context in config["contexts"]:
-            context["context"]["namespace"] = namespace
-        config["contexts"].append({"name": "elsewhere", "context": {**config["contexts"][0]["context"]}})
-        config["contexts"][-1]["context"]["namespace"] = "default"
-        self.kubeconfig = folder / "kubeconfig"
-        self.kubeconfig.write_text(yaml.safe_dump(config))
-
-    def __call__(self, *arguments: str, status: int = 0, command: str = "paceline") -> str:
-        environment = os.environ | {"KUBECONFIG": str(self.kubeconfig), "TERM": "dumb"}
-        result = subprocess.run(
-            [str(BIN / command), *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert result.returncode == status, result.stdout + result.stderr
-        assert "Traceback" not in result.stderr
-        assert "\x1b" not in result.stdout, "no colours in a pipe"
-        return result.stdout if status == 0 else result.stdout + result.stderr
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from paceline_operator.experiment import taint
 from paceline_operator.experiment.results import VariantResult, Window
 
 MILLION = 1e6
+LONGEST = 600_000_000
+"""Microseconds of a step that a row can say."""
 ENGINE = "vllm"
 
 
@@ -94,19 +96,21 @@ def _cost(load: int, windows: list[Window], k: int) -> CostRow | None:
     return CostRow(
         k=k,
         from_requests=load,
-        step_microseconds=max(1, round(MILLION * seconds / steps)),
-        deviation_microseconds=round(MILLION * error),
+        step_microseconds=_micros(seconds / steps),
+        deviation_microseconds=min(round(MILLION * error), LONGEST),
         steps=round(steps),
     )
+
+
+def _micros(seconds: float) -> int:
+    return min(max(1, round(MILLION * seconds)), LONGEST)
 
 
 def _no_drafter(load: int, windows: list[Window]) -> NoDrafterRow | None:
     steps, seconds = _steps(windows)
     if steps < 1:
         return None
-    return NoDrafterRow(
-        from_requests=load, step_microseconds=max(1, round(MILLION * seconds / steps)), steps=round(steps)
-    )
+    return NoDrafterRow(from_requests=load, step_microseconds=_micros(seconds / steps), steps=round(steps))
 
 
 def _acceptance(windows: Iterable[Window], k: int) -> Iterator[AcceptanceRow]:
