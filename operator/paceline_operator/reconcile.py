@@ -41,6 +41,7 @@ class ServingPass:
         self._namespace, self._name = key
         self._hands = hands
         self._memory = Remembered()
+        self._judged: tuple[Object, tuple[SpeculativeServing | None, Verdict]] | None = None
 
     async def run(self, full: bool) -> Result:
         """One pass; `full` also compares all children. Raises a KubeError where it is to be tried again soon."""
@@ -58,7 +59,7 @@ class ServingPass:
         due = self._memory.look_at is not None and self._memory.look_at <= self._hands.clock.monotonic()
         full = full or due or self._memory.generation != meta["generation"]
         draft = Draft(raw, previous, {}, [], act.Report())
-        serving, accepted = accept(raw, self._hands.defaults)
+        serving, accepted = self._accepted(raw)
         after = None
         try:
             after = await self._work(draft, serving, accepted, full)
@@ -69,6 +70,16 @@ class ServingPass:
         if draft.report.errors:
             raise draft.report.errors[0]
         return Result(after=after)
+
+    def _accepted(self, raw: Object) -> tuple[SpeculativeServing | None, Verdict]:
+        """As it was judged last, where nothing has changed but status and the versions of the whole."""
+        meta = {
+            name: value for name, value in raw["metadata"].items() if name not in ("resourceVersion", "managedFields")
+        }
+        asked = {**raw, "metadata": meta, "status": None}
+        if self._judged is None or self._judged[0] != asked:
+            self._judged = asked, accept(raw, self._hands.defaults)
+        return self._judged[1]
 
     async def _work(
         self, draft: Draft, serving: SpeculativeServing | None, accepted: Verdict, full: bool
