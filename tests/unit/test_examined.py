@@ -195,9 +195,25 @@ def test_a_file_whose_value_contains_itself_is_a_mistake(spec: str, tmp_path: Pa
     file = tmp_path / "x.yaml"
     file.write_text(f"kind: SpeculativeServing\nspec:\n  {spec}\n")
     result = RUNNER.invoke(app, ["preflight", "-f", str(file)])
-    assert (result.exit_code, result.output) == (2, f"paceline preflight: {file}: a value contains itself (`&` and `*`)\n")
+    assert (result.exit_code, result.output) == (
+        2,
+        f"paceline preflight: {file}: a value contains itself (`&` and `*`)\n",
+    )
     file.write_text("kind: SpeculativeServing\nspec: {a: &a {x: 1}, b: *a, c: [*a, *a]}\n")
     assert "contains itself" not in RUNNER.invoke(app, ["preflight", "-f", str(file)]).output
+
+
+def test_a_key_that_is_set_twice_is_a_mistake_and_an_unquoted_time_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("kind: SpeculativeServing\nspec:\n  replicas: 1\n  replicas: 2\n")
+    result = RUNNER.invoke(app, ["preflight", "-f", str(file)])
+    assert (result.exit_code, "line 4: replicas is set already in line 3" in result.output) == (2, True)
+    window = {"days": ["Monday"], "start": "22:30", "durationMinutes": 60, "timeZone": "Europe/Berlin"}
+    text = yaml.safe_dump({**MINIMAL, "spec": {**MINIMAL["spec"], "rollout": {"maintenanceWindows": [window]}}})
+    file.write_text(text.replace("'22:30'", "22:30"))
+    assert "22:30\n" in file.read_text()
+    result = RUNNER.invoke(app, ["preflight", "-f", str(file)])
+    assert result.exit_code == 0, result.output
 
 
 def test_how_far_k_can_follow_is_said(tmp_path: Path) -> None:

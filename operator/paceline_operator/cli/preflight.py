@@ -17,6 +17,7 @@ import typer
 from paceline_engine.preflight import gather, models
 from paceline_engine.preflight.check import Check, Level, skipped, timed
 from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.cli import podfields
 from paceline_operator.cli.cluster import Form
 from paceline_operator.cli.mistake import fail
 from paceline_operator.examined import MODELS, Examined, examine
@@ -56,7 +57,7 @@ def preflight(
         fail("preflight", error)
     found = []
     for document in read:
-        one = examine(document)
+        one = podfields.checked(document, examine(document))
         looked = where is not None and one.accepted and one.version
         found.append((one, _models(document, one, root, gpu_memory) if looked else []))
     if output is Form.JSON:

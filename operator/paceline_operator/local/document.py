@@ -18,6 +18,7 @@ from paceline_operator import naming
 from paceline_operator.api.base import ApiModel
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.written import misnamed, place, unread
+from paceline_operator.local.loader import Loader
 from paceline_operator.preflight import legality
 
 KIND_LOAD = "LocalLoad"
@@ -104,7 +105,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
     if len(text) > MAX_FILE_BYTES:
         raise UserError(f"{path}: larger than {MAX_FILE_BYTES} bytes: this is no manifest")
     try:
-        documents = [document for document in yaml.safe_load_all(text.decode()) if document is not None]
+        documents = [document for document in yaml.load_all(text.decode(), Loader) if document is not None]
         endless = _is_endless(documents, set(), set())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not YAML: {error}") from None
