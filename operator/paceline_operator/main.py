@@ -53,6 +53,22 @@ class Patience:
         return itertools.chain((1, 1, 2, 3, 5, 8, 13, 21), itertools.repeat(30))
 
 
+class NoDiffs(kopf.DiffBaseStorage):
+    """Of nothing. kopf's own copies each object for each of its events, to find changes that no handler here is about:
+    more than all else that is done with an event."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
+        """Nothing of an object is compared."""
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
+        """Nothing was stored."""
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Nothing is."""
+
+
 @kopf.on.login()
 def login(**arguments: Any) -> kopf.ConnectionInfo | None:
     """As clients.kube.connect: in the cluster by the service account, outside of it by KUBECONFIG."""
@@ -77,7 +93,7 @@ async def startup(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) ->
     # Unused as long as no handler needs state; set before anybody could have any under kopf's own names.
     settings.persistence.finalizer = f"{naming.GROUP}/finalizer"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{naming.GROUP}")
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{naming.GROUP}")
+    settings.persistence.diffbase_storage = NoDiffs()
     for group, version, plural in CHILDREN:
         settings.watching.label_selectors[group, version, plural] = naming.LABEL_SERVING
     # It would kill this process some minutes after a run that failed, whatever runs then.
