@@ -1,4 +1,4 @@
-"""`paceline experiment`: is speculation worth it here? `report` is here, what measures and changes in trial.py."""
+"""`paceline experiment`: is speculation worth it here? `report` is here, the rest in trial.py and watch.py."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from paceline_operator.cli import trial
+from paceline_operator.cli import trial, watch
 from paceline_operator.cli.mistake import fail
 from paceline_operator.experiment import results
 
 experiment = typer.Typer(no_args_is_help=True, help="Is speculation worth it here? Measure, judge, report, apply.")
 experiment.command()(trial.run)
+experiment.command()(watch.watch)
 
 
 @experiment.command()
