@@ -25,7 +25,7 @@ from paceline_engine.protocol import (
 from paceline_engine.pull.report import Report
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
-from paceline_operator.clients.engine import EngineFailure
+from paceline_operator.clients.answers import EngineFailure
 from paceline_operator.clients.kube import ConflictError, InvalidError, KubeError, NotFoundError
 from paceline_operator.firsttokens import Histogram
 from paceline_operator.kinds import OPTIONAL

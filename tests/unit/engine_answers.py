@@ -18,7 +18,8 @@ from paceline_engine.protocol import (
     State,
     VerificationFeature,
 )
-from paceline_operator.clients.engine import EngineClient, EngineFailure
+from paceline_operator.clients.answers import EngineFailure
+from paceline_operator.clients.engine import EngineClient
 
 CONTROL = "http://control.test:8765"
 SERVING = "http://serving.test:8000"

@@ -11,8 +11,8 @@ from paceline_engine.protocol import (
     PolicyAck,
 )
 from paceline_operator.api.conditions import Reason
-from paceline_operator.clients import engine
-from paceline_operator.clients.engine import EngineFailure
+from paceline_operator.clients import engine, exchange
+from paceline_operator.clients.answers import EngineFailure
 from tests.unit.engine_answers import (
     CONTROL,
     GZIPPED,
@@ -133,7 +133,7 @@ async def test_an_endless_body_is_cut_off() -> None:
 
     answer = await observe(answering(state=httpx.Response(200, content=endless())))
     assert answer.failure == Reason.MALFORMED_ANSWER
-    assert sent <= engine.MAX_ANSWER_BYTES + 65536
+    assert sent <= exchange.MAX_ANSWER_BYTES + 65536
 
 
 async def test_a_dripping_body_meets_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

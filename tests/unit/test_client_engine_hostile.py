@@ -16,8 +16,9 @@ from paceline_engine.protocol import (
     State,
 )
 from paceline_operator.api.conditions import Reason
-from paceline_operator.clients import engine
-from paceline_operator.clients.engine import EngineClient, EngineFailure
+from paceline_operator.clients import answers, exchange
+from paceline_operator.clients.answers import EngineFailure
+from paceline_operator.clients.engine import EngineClient
 from tests.unit.engine_answers import (
     SAMPLES,
     SERVING,
@@ -88,7 +89,7 @@ def test_a_valid_answer_with_one_hostile_field_never_raises(data: st.DataObject)
 )
 def test_series_are_summed_over_their_labels(values: dict[str, int]) -> None:
     lines = [f'{name}{{engine="{i}"}} {value}' for name, value in values.items() for i in range(2)]
-    assert engine.parse_series(lines) == {name: 2.0 * value for name, value in values.items()}
+    assert answers.parse_series(lines) == {name: 2.0 * value for name, value in values.items()}
 
 
 @pytest.mark.parametrize(
@@ -154,10 +155,10 @@ def test_lines_are_those_of_the_text_whatever_chunks_it_comes_in(
             yield text[at : at + at_once]
 
     async def read() -> list[str]:
-        return [line async for line in engine._lines(httpx.Response(200, content=chunks()))]
+        return [line async for line in exchange.lines(httpx.Response(200, content=chunks()))]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "MAX_LINE_BYTES", longest)
+        patch.setattr(exchange, "MAX_LINE_BYTES", longest)
         assert asyncio.run(read()) == [
             line.decode("utf-8", "replace") for line in lines or [b""] if len(line) <= longest
         ]

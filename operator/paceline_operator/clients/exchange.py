@@ -6,7 +6,7 @@ seventh of what it does in httpx's own connections. A connection is kept for the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import urlencode
 
@@ -18,6 +18,12 @@ CONNECTIONS = 64
 KEPT_SECONDS = 0.5
 """For which a connection waits for the next exchange: it holds a thread of the plugin's server."""
 CHUNK_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+"""A full samples answer (20 loads x 17 ks x 3 contexts, histograms included) is under 3 MB; /metrics is 40 KB."""
+MAX_LINE_BYTES = 4096
+"""Of /metrics; the longest that vLLM writes has some 1,000 bytes. The parser's time grows with the square of it."""
+MAX_KEPT_BYTES = 256 * 1024
+"""Of the lines of one /metrics that are parsed: at most half a second, which nothing else can use."""
 HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "paceline"}
 Headers = Mapping[str, str]
 
@@ -105,6 +111,43 @@ class _Body(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         self._answer.close() if not self._answer.content.at_eof() else self._answer.release()
+
+
+async def bounded(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Its body. Raises ValueError where it is compressed, or larger than MAX_ANSWER_BYTES."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise ValueError("the answer is compressed, which was not asked for")
+    read = 0
+    async for chunk in response.aiter_bytes():
+        read += len(chunk)
+        if read > MAX_ANSWER_BYTES:
+            raise ValueError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+        yield chunk
+
+
+async def kept_lines(response: httpx.Response, is_wanted: Callable[[str], bool]) -> list[str]:
+    """Lines that are wanted. Raises ValueError where they are too many: a part of them would be another sum."""
+    kept, size = [], 0
+    async for line in lines(response):
+        if is_wanted(line):
+            kept.append(line)
+            size += len(line)
+            if size > MAX_KEPT_BYTES:
+                raise ValueError(f"the series that are read have more than {MAX_KEPT_BYTES} bytes")
+    return kept
+
+
+async def lines(response: httpx.Response) -> AsyncIterator[str]:
+    """Without those that are too long to be a series."""
+    rest = b""
+    async for chunk in bounded(response):
+        *whole, rest = (rest + chunk).split(b"\n")
+        rest = rest[: MAX_LINE_BYTES + 1]  # enough to know that the line is too long
+        for line in whole:
+            if len(line) <= MAX_LINE_BYTES:
+                yield line.decode("utf-8", "replace")
+    if len(rest) <= MAX_LINE_BYTES:
+        yield rest.decode("utf-8", "replace")
 
 
 def _session() -> aiohttp.ClientSession:

@@ -274,7 +274,7 @@ def _count_variance(survival: Array) -> Array:
 @lru_cache(maxsize=64)
 def _odd(count: int) -> Array:
     """1, 3, 5 ..."""
-    found: Array = 2.0 * np.arange(count) + 1.0
+    found: Array = 2.0 * np.arange(count, dtype=np.float64) + 1.0
     return found
 
 
