@@ -32,7 +32,7 @@ from paceline_operator.resources.capture import capture_sizes
 LINES = {
     "weights_gib": r"Model loading took ([\d.]+) GiB",
     "kv_tokens": r"KV cache size: ([\d,]+) tokens",
-    "kv_gib": r"Available KV cache memory: ([\d.]+) GiB",
+    "kv_gib": r"(?:Available KV cache memory: |Explicitly set \()([\d.]+)",
     "graphs_gib": r"Graph capturing finished in .* took ([\d.]+) GiB",
     "graphs_estimated_by_vllm_gib": r"CUDA graph pool memory: .*?, ([\d.]+) GiB \(estimated\)",
     "full_graphs": r"Capturing CUDA graphs \(FULL\).*?(\d+)/\1 ",
