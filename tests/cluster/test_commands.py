@@ -9,9 +9,13 @@ import pytest
 import yaml
 
 from paceline_operator import naming
+from paceline_operator.api.serving import ServingSpec
+from paceline_operator.resources import revision
+from paceline_operator.rollout.diff import boot_spec
 from tests.cluster.operators import Place
 from tests.cluster.shell import Shell
 from tests.harness.controlplane import ControlPlane
+from tests.servings import serving
 
 pytestmark = pytest.mark.cluster
 
@@ -79,6 +83,43 @@ def test_a_mistake_is_one_line(shell: Shell) -> None:
     assert len(said.splitlines()) == 1
     shell.kubeconfig.write_text(shell.kubeconfig.read_text().replace("https://127.0.0.1:", "https://127.0.0.1:1", 1))
     assert "status" in shell("status", status=2)
+
+
+def test_the_shell_completes_names_of_servings(crds: ControlPlane, namespace: str, shell: Shell) -> None:
+    place = Place(crds, namespace)
+    for name in ("chat", "code", "draw"):
+        place.serve(name)
+    asked = {"_PACELINE_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
+    for verb in ("explain", "status", "rollback"):
+        assert shell(COMP_WORDS=f"paceline {verb} c", **asked).split() == ["chat", "code"]
+    shell.kubeconfig.write_text("none")
+    assert shell(COMP_WORDS="paceline explain c", **asked).split() == []
+
+
+def test_a_rollback_asks_for_the_template_before(crds: ControlPlane, namespace: str, shell: Shell) -> None:
+    place = Place(crds, namespace)
+    place.serve("chat", engine={"env": [{"name": "A", "value": "2"}]})
+    assert "no other template is stored" in shell("rollback", "chat", status=2)
+    stored = {}
+    for number, engine in enumerate(
+        ({"env": [{"name": "A", "value": "1"}]}, {"env": [{"name": "A", "value": "2"}]}), 1
+    ):
+        of = ServingSpec.model_validate({**spec(place, "chat"), "engine": engine})
+        one = stored[number] = revision.of("chat", {"spec": {"containers": []}}, boot_spec(of), "1", number)
+        body = revision.build(serving(), one)
+        labels = {naming.LABEL_SERVING: "chat"}
+        body["metadata"] |= {"namespace": namespace, "labels": labels, "ownerReferences": []}
+        place.kubectl("apply", "-f", "-", input=json.dumps(body))
+    place.patch(naming.KIND_SERVING, "chat", {"status": {"rollout": {"revision": stored[2].name}}}, "status")
+    said = shell("rollback", "chat")
+    assert f"{namespace}/chat goes back to revision {stored[1].name}: engine.env[A].value" in said
+    engine = spec(place, "chat")["engine"]
+    assert isinstance(engine, dict)
+    assert engine["env"] == [{"name": "A", "value": "1"}]
+    assert "asks for revision" in shell("rollback", "chat", "--to", stored[1].name, status=2)
+    assert f"there are: {', '.join(sorted(one.name for one in stored.values()))}" in shell(
+        "rollback", "chat", "--to", "x", status=2
+    )
 
 
 def test_doctor_names_what_is_missing(crds: ControlPlane, namespace: str, shell: Shell) -> None:

@@ -82,3 +82,25 @@ def test_a_cache_folder_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) ->
     result = RUNNER.invoke(app, ["local", "-f", str(example)])
     assert result.exit_code == 2
     assert "~nosuchuser/x" in result.output
+
+
+def test_the_shell_completes_verbs() -> None:
+    asked = {"_PACELINE_COMPLETE": "complete_bash", "COMP_WORDS": "paceline ro", "COMP_CWORD": "1"}
+    result = RUNNER.invoke(app, [], env=asked, prog_name="paceline")
+    assert (result.exit_code, result.output.split()) == (0, ["rollback"])
+
+
+@pytest.mark.parametrize("group", [[], ["experiment"], ["profile"]])
+def test_every_verb_says_what_it_does_and_what_it_takes(group: list[str]) -> None:
+    said = RUNNER.invoke(app, [*group, "--help"], env={"TERM": "dumb", "COLUMNS": "200"}).output
+    verbs = [line.split()[1] for line in said.partition("Commands")[2].splitlines() if line.startswith("\u2502 ")]
+    assert verbs
+    for verb in verbs:
+        result = RUNNER.invoke(app, [*group, verb, "--help"], env={"TERM": "dumb", "COLUMNS": "200"})
+        assert result.exit_code == 0
+        first = result.output.split("\n\n")[0] + result.output
+        assert "Usage" in first
+        options = [line for line in result.output.splitlines() if " --" in line and line.startswith("\u2502 ")]
+        for line in options:
+            words = line.strip("\u2502 ").split("  ")
+            assert len([word for word in words if word.strip()]) > 1, f"{verb}: {line} says nothing"

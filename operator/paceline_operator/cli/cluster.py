@@ -41,7 +41,26 @@ class Form(StrEnum):
     JSON = "json"
 
 
-Serving = Annotated[str, typer.Argument(metavar="[NAMESPACE/]NAME", help="A SpeculativeServing of the cluster.")]
+def complete(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of servings that begin so, for the shell; none where the cluster does not answer at once."""
+    given = context.params
+
+    async def work(kube: Kube) -> list[str]:
+        where = Where(given.get("context"), given.get("namespace"))
+        found = await kube.list(naming.KIND_SERVING, where.split("")[0], {})
+        return [name for one in found if (name := one["metadata"]["name"]).startswith(incomplete)]
+
+    try:
+        return asyncio.run(asyncio.wait_for(_reach(Where(given.get("context"), None), work), COMPLETE_SECONDS))
+    except Exception:  # the line of a shell is no place for a message
+        return []
+
+
+COMPLETE_SECONDS = 5.0
+Serving = Annotated[
+    str,
+    typer.Argument(metavar="[NAMESPACE/]NAME", help="A SpeculativeServing of the cluster.", autocompletion=complete),
+]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Else that of the context, else default.")]
 Context = Annotated[str | None, typer.Option("--context", help="A context of KUBECONFIG; else the present one.")]
 Format = Annotated[Output, typer.Option("--output", "-o", help="For people, for programs, or names alone.")]

@@ -12,7 +12,7 @@ import typer
 
 from paceline_operator import explained, told
 from paceline_operator.api.status import DecisionRecord, ServingStatus
-from paceline_operator.cli.cluster import Context, Namespace, Where, reach, serving_of
+from paceline_operator.cli.cluster import Context, Namespace, Where, complete, reach, serving_of
 from paceline_operator.cli.mistake import fail
 from paceline_operator.effective.fleet import Known
 from paceline_operator.local.document import UserError
@@ -31,7 +31,10 @@ class Output(StrEnum):
 
 def explain(
     serving: Annotated[
-        str | None, typer.Argument(metavar="[NAMESPACE/]NAME", help="A SpeculativeServing of the cluster.")
+        str | None,
+        typer.Argument(
+            metavar="[NAMESPACE/]NAME", help="A SpeculativeServing of the cluster.", autocompletion=complete
+        ),
     ] = None,
     record: Annotated[
         Path | None, typer.Option(metavar="TRACE", help="In place of it: a trace of `paceline record`.")

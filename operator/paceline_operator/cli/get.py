@@ -22,6 +22,7 @@ from paceline_operator.cli.cluster import (
     Output,
     Serving,
     Where,
+    complete,
     present_namespace,
     printed,
     reach,
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 
 WIDE_COLUMNS = 10_000
 """In a pipe nothing is wrapped or cut: programs and pagers take lines as they are."""
-Servings = Annotated[list[str] | None, typer.Argument(metavar="[[NAMESPACE/]NAME ...]", help="Else all.")]
+Servings = Annotated[
+    list[str] | None, typer.Argument(metavar="[[NAMESPACE/]NAME ...]", help="Else all.", autocompletion=complete)
+]
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Those of all namespaces.")]
 
 
