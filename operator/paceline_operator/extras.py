@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator import modelcache, traffic, verdicts
+from paceline_operator import checked, modelcache, traffic, verdicts
 from paceline_operator.api.autoscaling import AutoscalingMode
 from paceline_operator.api.conditions import ConditionType
+from paceline_operator.api.engine import Preflight
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.events import Event
@@ -69,6 +70,14 @@ def _cache(asked: Asked) -> Extra:
     return Extra(manifests, [found.verdict], fields={"model_cache": found.status}, after=found.after)
 
 
+def _preflight(asked: Asked) -> Extra:
+    """Of what the stable pods run."""
+    if asked.rolled.in_force.spec.engine.preflight is Preflight.DISABLED:
+        return Extra(withdrawn=[ConditionType.PREFLIGHT_PASSED])
+    look = asked.look
+    return Extra(verdicts=[checked.verdict([*look.pods, *look.plain, *look.pullers])])
+
+
 def _scaling(asked: Asked) -> Extra:
     keda = asked.serving.spec.autoscaling.mode is AutoscalingMode.KEDA
     return Extra([scaledobject.build(asked.serving)] if keda else [])
@@ -82,7 +91,7 @@ def _security(asked: Asked) -> Extra:
     return Extra(verdicts=[verdicts.pod_security([(one.field, one.weakens) for one in found])])
 
 
-BUILDERS: tuple[Callable[[Asked], Extra], ...] = (_routing, _scaling, _cache, _security)
+BUILDERS: tuple[Callable[[Asked], Extra], ...] = (_routing, _scaling, _preflight, _cache, _security)
 
 
 def gather(asked: Asked) -> Extra:

@@ -1,6 +1,6 @@
 """Command line of preflight, where the engine will run.
 
-    python3 -m paceline_engine.preflight --asked JSON [--tiny] [--no-models] [--json]
+    python3 -m paceline_engine.preflight --asked JSON [--no-machine] [--tiny] [--json]
 
 Cheapest first; after a failure nothing dearer is tried. What came of it is the container's termination message. Exit
 status 0, or check.FAILED_STATUS where a check failed.
@@ -30,18 +30,26 @@ TERMINATION_LOG = "/dev/termination-log"
 
 
 def run(
-    asked: Asked, environment: Mapping[str, str], *, small: bool, clock: Callable[[], float] = time.monotonic
+    asked: Asked,
+    environment: Mapping[str, str],
+    *,
+    here: bool = True,
+    small: bool = False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Check]:
-    """All checks of this machine and of the models, in order; it ends after the group in which one failed."""
-    found = machine.look(asked, clock)
-    if (yield from _group(machine.checks(asked, found))):
+    """All checks of this machine and of the models, in order; it ends after the group in which one failed.
+
+    `here`: the engine will run on this machine; else the models alone are looked at. `small`: a tiny model runs too.
+    """
+    found = machine.look(asked if here else asked.model_copy(update={"gpu": False}), clock)
+    if here and (yield from _group(machine.checks(asked, found))):
         return
     # Where the spec does not say which vLLM it is for, the one that is here is meant.
     asked = asked.model_copy(update={"vllm": asked.vllm or machine.minor(found.versions.get("vllm", ""))})
     yield passed("legality", f"the operator accepted the spec by the rules of vLLM {asked.vllm or 'unknown'}")
     if (yield from _group(timed(_models(asked, found, environment), clock))):
         return
-    if small:
+    if small and here:
         yield from timed(iter([tiny.check(asked, *_configurations(asked, environment))]), clock)
 
 
@@ -80,9 +88,9 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     """Answers the exit status."""
     parser = argparse.ArgumentParser(prog="paceline_engine.preflight", description="Can this serving run here?")
     parser.add_argument("--asked", required=True, help="what the engine is to be, as JSON")
+    parser.add_argument("--no-machine", action="store_true", help="look at models alone: the engine runs elsewhere")
     parser.add_argument("--tiny", action="store_true", help="let a tiny model run through the same path")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--warn", action="store_true", help="exit status 0 whatever fails")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
@@ -90,7 +98,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     except ValidationError as error:
         parser.error(f"--asked: {error.errors(include_url=False, include_input=False)[0]['msg']}")
     made: list[Check] = []
-    for check in run(asked, environment, small=options.tiny):
+    for check in run(asked, environment, here=not options.no_machine, small=options.tiny):
         level = logging.ERROR if check.level is Level.FAIL else logging.INFO
         remedy = f" remedy={check.remedy}" if check.remedy else ""
         log.log(
@@ -101,7 +109,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     if options.json:
         print(report.model_dump_json(by_alias=True, indent=1))
     _tell(report, Path(environment.get("PACELINE_TERMINATION_LOG", TERMINATION_LOG)))
-    return FAILED_STATUS if report.level is Level.FAIL and not options.warn else 0
+    return FAILED_STATUS if report.level is Level.FAIL else 0
 
 
 def _tell(report: Report, at: Path) -> None:

@@ -127,7 +127,7 @@ def _outcome(work: Path) -> Check:
     command = [sys.executable, "-m", __name__, str(work)]
     remedy = "look at what vLLM says; the same would happen with the whole model, after its download"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=work, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return failed(NAME, f"it wrote no token within {SECONDS:.0f} s", remedy)
     line = next((one for one in reversed(done.stdout.splitlines()) if one.startswith(MARK)), "")

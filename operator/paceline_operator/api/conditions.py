@@ -17,6 +17,7 @@ class ConditionType(StrEnum):
     ACCEPTED = "Accepted"
     AVAILABLE = "Available"
     PROGRESSING = "Progressing"
+    PREFLIGHT_PASSED = "PreflightPassed"
     MODEL_AVAILABLE = "ModelAvailable"
     METRICS_AVAILABLE = "MetricsAvailable"
     SPECULATION_EFFECTIVE = "SpeculationEffective"
@@ -86,6 +87,10 @@ class Reason(StrEnum):
     STABLE_UNDER_CHANGE = "StableUnderChange"
     REMEDIES_SPENT = "RemediesSpent"
     REMEDY_LIFTED = "RemedyLifted"
+    # PreflightPassed
+    CHECKS_PASSED = "ChecksPassed"
+    CHECKS_PENDING = "ChecksPending"
+    CHECK_FAILED = "CheckFailed"
     # ModelAvailable
     MODEL_READY = "ModelReady"
     DOWNLOAD_PENDING = "DownloadPending"

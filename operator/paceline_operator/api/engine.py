@@ -41,6 +41,16 @@ class Plugin(ApiModel):
     )
 
 
+class Preflight(StrEnum):
+    """What is looked at in a pod before weights are downloaded and the engine starts."""
+
+    DISABLED = "Disabled"
+    CHECKS = "Checks"
+    """Driver, one kernel, versions, models by their configuration and headers, memory: seconds."""
+    TINY_MODEL = "TinyModel"
+    """Besides, a small model of the same kind with dummy weights in a real engine: minutes."""
+
+
 class CudagraphMode(StrEnum):
     """CUDA graphs of the target, by vLLM's names. Full graphs hold a whole decode step, piecewise ones leave attention
     out."""
@@ -93,6 +103,12 @@ class Engine(ApiModel):
     )
     device: Device = Field(default=Device.GPU, description="GPU requests nvidia.com/gpu; CPU serves on cores.")
     plugin: Plugin = Field(default_factory=Plugin, description="The engine plugin.")
+    preflight: Preflight = Field(
+        default=Preflight.DISABLED,
+        description="Checks in a container before the engine's: of the GPU, of models before they are downloaded, of "
+        "memory. What fails keeps the pod from starting and is told in the condition PreflightPassed. TinyModel also "
+        "lets a small model run through the same path, which takes minutes.",
+    )
     tensor_parallel_size: int = Field(default=1, ge=1, le=64, description="GPUs that share each layer.")
     pipeline_parallel_size: int = Field(default=1, ge=1, le=64, description="Stages of layers.")
     multi_node: MultiNode | None = Field(

@@ -91,7 +91,7 @@ def container(
         "image": image,
         "command": ["python3", "-m", "paceline_engine.pull"],
         "args": [literal(text) for text in ["--root", str(CACHE_ROOT), *link, *asked]],
-        "env": [*copy.deepcopy(_with_plugin(spec, env)), own],
+        "env": [*copy.deepcopy(with_plugin(spec, env)), own],
         "resources": copy.deepcopy(RESOURCES),
         "securityContext": security,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -111,8 +111,8 @@ def artefacts(spec: ServingSpec, *, drafter: bool = True) -> list[tuple[str, str
     ]
 
 
-def _with_plugin(spec: ServingSpec, env: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The puller is a part of the plugin: an engine without one has it in this container alone."""
+def with_plugin(spec: ServingSpec, env: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Puller and preflight are parts of the plugin: an engine without one has it in their containers alone."""
     if spec.engine.plugin.injection is not PluginInjection.NONE:
         return list(env)
     paths = [str(variable.get("value", "")) for variable in env if variable["name"] == "PYTHONPATH"]
@@ -122,6 +122,11 @@ def _with_plugin(spec: ServingSpec, env: Sequence[dict[str, Any]]) -> list[dict[
 
 def _writable(spec: ServingSpec, mounts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     kept = [mount for mount in mounts if mount["name"] not in (VOLUME, "shm")]
-    if spec.engine.plugin.injection is PluginInjection.NONE:
-        kept.append({"name": naming.PLUGIN_VOLUME, "mountPath": naming.PLUGIN_DIRECTORY, "readOnly": True})
-    return [*kept, {"name": VOLUME, "mountPath": str(CACHE_ROOT)}]
+    return [*plugin_mounted(spec, kept), {"name": VOLUME, "mountPath": str(CACHE_ROOT)}]
+
+
+def plugin_mounted(spec: ServingSpec, mounts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The engine container's mounts, and the plugin's where the engine has none."""
+    if spec.engine.plugin.injection is not PluginInjection.NONE:
+        return list(mounts)
+    return [*mounts, {"name": naming.PLUGIN_VOLUME, "mountPath": naming.PLUGIN_DIRECTORY, "readOnly": True}]

@@ -7,10 +7,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from paceline_engine.preflight.check import FAILED_STATUS
 from paceline_engine.pull.report import EXIT_STATUS, FINAL_STATUS
 from paceline_operator import naming
 from paceline_operator.api.model import Download
 from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.resources import preflight
 from paceline_operator.resources.cache import PULL_CONTAINER
 from paceline_operator.resources.inputs import Manifest
 from paceline_operator.resources.meta import child_metadata
@@ -58,10 +60,8 @@ def build(serving: SpeculativeServing, template: Mapping[str, Any]) -> Manifest 
             "podFailurePolicy": {
                 "rules": [
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                    {
-                        "action": "FailJob",
-                        "onExitCodes": {"containerName": PULL_CONTAINER, "operator": "In", "values": final},
-                    },
+                    _final(PULL_CONTAINER, final),
+                    *([_final(preflight.CONTAINER, [FAILED_STATUS])] if _has_checks(pod) else []),
                 ]
             },
             "template": {"metadata": {"labels": naming.labels(serving.metadata.name) | labels}, "spec": pod},
@@ -69,10 +69,24 @@ def build(serving: SpeculativeServing, template: Mapping[str, Any]) -> Manifest 
     }
 
 
+def _final(container: str, statuses: list[int]) -> Manifest:
+    """Another try would end the same."""
+    return {"action": "FailJob", "onExitCodes": {"containerName": container, "operator": "In", "values": statuses}}
+
+
+def _has_checks(pod: Mapping[str, Any]) -> bool:
+    return any(one["name"] == preflight.CONTAINER for one in pod["initContainers"])
+
+
 def _pod(engine: Mapping[str, Any]) -> dict[str, Any]:
     containers = {container["name"]: container for container in engine["initContainers"]}
     puller = containers.pop(PULL_CONTAINER)
     before = [one for name, one in containers.items() if name == naming.PLUGIN_CONTAINER]
+    if checks := containers.pop(preflight.CONTAINER, None):
+        # Without a GPU: models are looked at before they are downloaded, the machine is looked at in the engines' pods.
+        before.append(
+            {**checks, "args": [preflight.WITHOUT_MACHINE, *checks["args"]], "resources": puller["resources"]}
+        )
     mounted = {mount["name"] for one in (puller, *before) for mount in one.get("volumeMounts", [])}
     return {
         **{field: engine[field] for field in KEPT if field in engine},

@@ -7,9 +7,9 @@ from typing import Any
 
 from paceline_engine.protocol import CONTROL_PORT
 from paceline_operator import naming
-from paceline_operator.api.engine import DEV_MODE, Device, Engine, PluginInjection
-from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.resources import argv, cache, environment, secret
+from paceline_operator.api.engine import DEV_MODE, Device, Engine, PluginInjection, Preflight
+from paceline_operator.api.serving import ServingSpec, SpeculativeServing
+from paceline_operator.resources import argv, cache, environment, preflight, secret
 from paceline_operator.resources.inputs import Defaults, Tokens
 from paceline_operator.resources.merge import merge
 from paceline_operator.resources.source import resolve
@@ -61,16 +61,25 @@ def build(
         + engine.shutdown_timeout_seconds
         + TERMINATION_MARGIN_SECONDS,
         "containers": [_engine_container(serving, executable, arguments, defaults, [mount for _, mount in volumes])],
-        "volumes": [volume for volume, _ in volumes] + _of_puller(serving),
+        "volumes": [volume for volume, _ in volumes] + _of_init_containers(serving.spec),
     }
     container = spec["containers"][0]
     puller = cache.container(
         serving, container["image"], container["env"], container["volumeMounts"], _restricted(), drafter=drafter
     )
-    brings = engine.plugin.injection is PluginInjection.INIT_CONTAINER or (puller and _without_plugin(engine))
+    checks = preflight.container(
+        serving,
+        boot_table,
+        container,
+        cache.with_plugin(serving.spec, container["env"]),
+        cache.plugin_mounted(serving.spec, container["volumeMounts"]),
+        drafter=drafter,
+    )
+    ours = [one for one in (checks, puller) if one]
+    brings = engine.plugin.injection is PluginInjection.INIT_CONTAINER or (ours and _without_plugin(engine))
     before = [_plugin_container(engine.plugin.image or defaults.plugin_image)] if brings else []
-    if before or puller:
-        spec["initContainers"] = [*before, *([puller] if puller else [])]
+    if before or ours:
+        spec["initContainers"] = [*before, *ours]
     template = {"metadata": {"labels": naming.labels(name)}, "spec": spec}
     overridden = merge(template, engine.pod_template or {})
     # Whatever podTemplate says, and whatever variables an envFrom of its brings.
@@ -170,9 +179,10 @@ def _volumes(
     return pairs
 
 
-def _of_puller(serving: SpeculativeServing) -> list[dict[str, Any]]:
+def _of_init_containers(spec: ServingSpec) -> list[dict[str, Any]]:
     """Volumes that the engine's container does not mount."""
-    return [_PLUGIN_VOLUME] if serving.spec.model.cache and _without_plugin(serving.spec.engine) else []
+    ours = spec.model.cache or spec.engine.preflight is not Preflight.DISABLED
+    return [_PLUGIN_VOLUME] if ours and _without_plugin(spec.engine) else []
 
 
 def _token_volume(serving: SpeculativeServing, tokens: Tokens) -> tuple[dict[str, Any], dict[str, Any]]:

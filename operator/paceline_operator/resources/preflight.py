@@ -6,18 +6,22 @@ engine.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline_engine.preflight.asked import Asked, Source
-from paceline_operator.api.engine import CudagraphMode, Device
+from paceline_operator.api.engine import CudagraphMode, Device, Preflight
 from paceline_operator.api.runner import without_schedule
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.api.speculation import DraftSampleMethod
 from paceline_operator.resources import argv
 from paceline_operator.resources.source import resolve
+from paceline_operator.resources.substitution import literal
 
+CONTAINER = "paceline-preflight"
+WITHOUT_MACHINE = "--no-machine"
 LONG_POSITIONS = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
@@ -89,3 +93,32 @@ def _number(arguments: Sequence[str], name: str) -> int | None:
             value = value if equals else next(iter(arguments[index + 1 : index + 2]), "")
             return int(value) if value.isdigit() and int(value) > 0 else None
     return None
+
+
+def container(
+    serving: SpeculativeServing,
+    boot_table: Sequence[int],
+    engine: Mapping[str, Any],
+    env: Sequence[Mapping[str, Any]],
+    mounts: Sequence[Mapping[str, Any]],
+    *,
+    drafter: bool = True,
+) -> dict[str, Any] | None:
+    """It has the engine container's image, devices and limits; `env` and `mounts` bring the plugin besides. None where
+    it is not asked for."""
+    mode = serving.spec.engine.preflight
+    if mode is Preflight.DISABLED:
+        return None
+    small = ["--tiny"] if mode is Preflight.TINY_MODEL else []
+    text = asked(serving, boot_table, drafter=drafter).model_dump_json(by_alias=True, exclude_defaults=True)
+    return {
+        "name": CONTAINER,
+        "image": engine["image"],
+        "command": ["python3", "-m", "paceline_engine.preflight"],
+        "args": [literal(one) for one in (*small, "--asked", text)],
+        "env": copy.deepcopy(list(env)),
+        "resources": copy.deepcopy(engine["resources"]),
+        "securityContext": copy.deepcopy(engine["securityContext"]),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": copy.deepcopy(list(mounts)),
+    }
