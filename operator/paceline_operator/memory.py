@@ -68,6 +68,8 @@ class Remembered:
     """What was asked for, proposals over it and no remedy, as it found."""
     progress: Mapping[str, Progress] = field(default_factory=dict)
     """Pod -> when its engine's tokens grew last."""
+    trial: tuple[str, float, float] = ("", 0.0, 0.0)
+    """Since when the rung in trial is up; its seconds when this process saw that first; when that was (monotonic)."""
     hung: Mapping[str, float] = field(default_factory=dict)
     """Pod -> seconds for which its engine stands still with requests running, as found last."""
     frozen: bool = False

@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from paceline_operator import events, metrics, naming, rolling
 from paceline_operator.api.conditions import Reason
@@ -15,7 +16,7 @@ from paceline_operator.api.status import BucketStatus, TableRow
 from paceline_operator.api.status_rollout import Phase as RolloutPhase
 from paceline_operator.api.status_safety import Phase, SafetyStatus
 from paceline_operator.clients.kube import Kube, KubeError
-from paceline_operator.clock import rfc3339
+from paceline_operator.clock import moment, rfc3339
 from paceline_operator.draft import Draft, Hands
 from paceline_operator.effective.declared import CONTAINER, of_pod
 from paceline_operator.memory import Remembered
@@ -78,6 +79,7 @@ async def look(
         retry=rolling.retry_of(draft.raw),
         engine=" ".join(filter(None, (spec.engine.image, spec.engine.vllm_version))) or "the operator's default",
         rollout=draft.fields.get("rollout", draft.previous.rollout),
+        up_to=_up_to(hands, memory, before),
         trial_ready=_trial_ready(before, draft, look.pods),
         acceptance=acceptance_of(draft.fields.get("buckets", draft.previous.buckets), draft.previous.load_requests),
         alive=frozenset(names),
@@ -85,6 +87,8 @@ async def look(
         acts=acts,
     )
     course = step(before, [fault for fault, _ in faults], sight)
+    if course.memory.since != before.since:
+        memory.trial = (course.memory.since or "", 0.0, hands.clock.monotonic())
     for event in course.events:
         if event.reason in _STEPS:
             metrics.REMEDIES.labels(event.reason).inc()
@@ -227,6 +231,17 @@ def _id(at: str, key: str) -> str:
 def _is_stable(pod: Object) -> bool:
     track = (pod["metadata"].get("labels") or {}).get(naming.LABEL_TRACK, naming.TRACK_STABLE)
     return bool(track == naming.TRACK_STABLE)
+
+
+def _up_to(hands: Hands, memory: Remembered, before: SafetyStatus) -> datetime:
+    """The wall clock where the rung's clock begins, or where a process finds it running; from there on its own."""
+    since, now = moment(before.since), hands.clock.monotonic()
+    if since is None:
+        return hands.clock.now()
+    if memory.trial[0] != before.since:
+        memory.trial = (str(before.since), max(0.0, (hands.clock.now() - since).total_seconds()), now)
+    _, seconds, at = memory.trial
+    return since + timedelta(seconds=seconds + now - at)
 
 
 def _trial_ready(before: SafetyStatus, draft: Draft, pods: Sequence[Object]) -> bool:

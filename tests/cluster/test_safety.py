@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import threading
 import time
@@ -24,11 +25,12 @@ from paceline_operator import naming
 from paceline_operator.clients.keys import key_version
 from paceline_operator.clock import rfc3339
 from paceline_operator.effective.declared import of_pod
-from tests.cluster.operators import KEY, Object, Place
-from tests.cluster.stand_ins import SPEC, AtRest, control, token
+from tests.cluster.operators import KEY, Object, Place, account, start, wait_for_leader
+from tests.cluster.stand_ins import SPEC, AtRest, control, metrics, token
 from tests.cluster.test_commands import Shell
 from tests.cluster.test_rollout import Relay
 from tests.harness.controlplane import ControlPlane
+from tests.harness.faultbook import STAND_IN, Seen, tell
 
 pytestmark = pytest.mark.cluster
 
@@ -54,6 +56,28 @@ class Busy(AtRest):
         return super().gauges().model_copy(update={"running": self.running, "generation_tokens": self.tokens})
 
 
+CLOCK = """\
+import os
+from datetime import timedelta
+
+from paceline_operator import clock
+
+of_the_machine = clock.SystemClock.now
+
+
+def now(self):
+    try:
+        with open(os.environ["CLOCK_FILE"]) as file:
+            return of_the_machine(self) + timedelta(seconds=float(file.read()))
+    except (OSError, ValueError):
+        return of_the_machine(self)
+
+
+clock.SystemClock.now = now
+"""
+"""As sitecustomize of an operator: its wall clock is off by what a file says."""
+
+
 class Grid:
     """A kubelet: pods become ready, and those whose engine cannot live end and are started again."""
 
@@ -63,7 +87,7 @@ class Grid:
         self.engines: dict[str, Busy] = {}
         self.boots: dict[str, str] = {}
         """Every pod that ever ran -> track and what it was booted with."""
-        self._restarts: dict[str, int] = {}
+        self._ports: dict[str, ExitStack] = {}
         self._stop = threading.Event()
         self._net = f"127.{random.randint(64, 250)}.{random.randint(1, 250)}"
 
@@ -78,7 +102,9 @@ class Grid:
                         if name not in self.ready:
                             engine = self.engines[name] = Busy()
                             address = f"{self._net}.{next(hosts)}"
-                            stack.enter_context(control(address, engine, (secret,)))
+                            port = self._ports[name] = ExitStack()
+                            stack.callback(port.close)
+                            port.enter_context(control(address, engine, (secret,)))
                             self.boots[name] = f"{pod['metadata']['labels'][naming.LABEL_TRACK]} {of_pod(pod)}"
                             self._told(name, address)
                             self.ready[name] = time.monotonic()
@@ -94,6 +120,12 @@ class Grid:
                   "state": {"running": {"startedAt": rfc3339(datetime.now(UTC))}}}  # fmt: skip
         body = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": [condition]}
         self.place.patch("Pod", name, {"status": {**body, "containerStatuses": [status]}}, "status")
+
+    def gone(self, name: str) -> str:
+        """The control port of a pod is shut from now on: its address."""
+        self._ports[name].close()
+        pod = self.place.get("Pod", name) or {}
+        return str(pod["status"]["podIP"])
 
     def _died(self, pod: Object) -> None:
         """As a crashed `vllm serve`: exit code 0."""
@@ -216,3 +248,76 @@ def test_a_pod_that_stands_still_is_replaced_and_one_that_moves_slowly_is_not(pl
         assert uids[stands] not in left
         record = json.loads(next(iter(place.child("ConfigMap", "chat-incidents")["data"].values())))
         assert (record["kind"], record["pod"], record["load"]) == ("Hang", stands, 3)
+
+
+PAGES: dict[str, tuple[str, str]] = {
+    "/metrics garbage": ("\x00\x01vllm:{{{\n" * 50, "EngineSeriesMissing"),
+    "/metrics of 10 MB": ('vllm:num_requests_running{engine="0"} 1\n' * 250_000, "MalformedAnswer"),
+    "/metrics nothing": ("", "EngineSeriesMissing"),
+}
+"""What a page says, and the reason that it is told by."""
+
+
+@pytest.mark.parametrize("fault", PAGES)
+def test_a_page_of_metrics_that_is_none_is_told_and_nothing_else_happens(
+    place: Place, relay: Relay, fault: str
+) -> None:
+    text, reason = PAGES[fault]
+    place.serve("chat", **{**GRID, "safety": {"hangSeconds": 10}})
+    with Grid(place, "chat", lambda _: False).running() as grid:
+        place.condition("chat", "MetricsAvailable", "MetricsFound")
+        place.wait("two pods that answer", lambda: len(_answering(place)) == 2)
+        broken, beside = sorted(grid.ready)
+        for engine in grid.engines.values():
+            engine.running = 2
+        began = time.monotonic()
+        with metrics(grid.gone(broken), text):
+            (event,) = place.wait("an event", lambda: place.events("EngineLost") or None)
+            seconds = time.monotonic() - began
+            assert broken in event["message"]
+            assert reason in event["message"]
+            time.sleep(12)  # longer than a hang would take
+            found = place.conditions("chat")["MetricsAvailable"]
+            assert (found["status"], beside in _answering(place)) == ("True", True)
+            assert not place.events("EngineHung")
+            assert {pod["metadata"]["name"] for pod in grid.pods()} == {broken, beside}
+            assert relay.operator.healthy()
+        told = f"MetricsAvailable {found['status']}, and the pod by name"
+        done = f"k holds in that pod ({reason}); nothing is restarted"
+        tell(fault, Seen(seconds, done, told, "EngineLost", "none: no request passes the operator", STAND_IN))
+
+
+def _answering(place: Place) -> set[str]:
+    status = (place.get(naming.KIND_SERVING, "chat") or {}).get("status", {})
+    return {pod["name"] for pod in status.get("pods", []) if pod["tier"] == "Live" and not pod.get("message")}
+
+
+def test_a_clock_that_jumps_an_hour_makes_no_rung_stable_and_ends_nothing(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CLOCK)
+    offset = tmp_path / "offset"
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    more = {"PYTHONPATH": path, "CLOCK_FILE": offset}
+    config = account(place.cluster, place.namespace, watch=place.namespace)
+    operator = start(
+        place.cluster, f"jumps-{place.namespace}", place.namespace, config, watch=place.namespace, more=more
+    )
+    try:
+        wait_for_leader(operator)
+        place.serve("chat", **{**GRID, "safety": {"stableSeconds": 12}})
+        with Grid(place, "chat", published).running():
+            place.condition("chat", "RemedyInForce", "RemedyTried")
+            began = time.monotonic()
+            offset.write_text("3600")
+            time.sleep(5)
+            assert place.conditions("chat")["RemedyInForce"]["reason"] == "RemedyTried"
+            offset.write_text("-3600")
+            place.condition("chat", "RemedyInForce", "StableUnderChange")
+            assert time.monotonic() - began > 10, "as long as it takes without a jump"
+            place.condition("chat", "Progressing", "Settled")
+            assert place.conditions("chat")["Ready"]["status"] == "True"
+            assert operator.leads()
+        done = "nothing: a rung in trial is watched by a clock that cannot jump, and so is the Lease"
+        tell("clock jump of an hour", Seen(None, done, "as without it", "none", "0: no pod is touched", STAND_IN))
+    finally:
+        operator.daemon.stop()
+    assert "Traceback" not in operator.log(), operator.log()

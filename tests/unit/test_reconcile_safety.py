@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -348,3 +349,19 @@ async def test_silence_alone_is_no_hang_and_silence_with_requests_by_its_own_wor
     await stage.go(10)
     (told,) = stage.events("EngineHung")
     assert name in told
+
+
+async def test_a_wall_clock_that_jumps_makes_no_rung_stable(tmp_path: Path) -> None:
+    stage = Crashing(tmp_path, published)
+    await stage.until_safety("Trial")
+    for _ in range(100):
+        if "since" in stage.safety:
+            break
+        await stage.go(seconds=5.0)
+    began = stage.clock.monotonic()
+    stage.clock.origin += timedelta(hours=1)
+    await stage.go(20)
+    assert stage.safety["phase"] == "Trial"
+    stage.clock.origin -= timedelta(hours=2)
+    await stage.until_safety("Stable", seconds=30.0)
+    assert 900 <= stage.clock.monotonic() - began <= 1000

@@ -41,7 +41,7 @@ def fault(number: int, at: datetime = NOW, **changes: Any) -> Fault:
 
 def sight(now: datetime = NOW, **changes: Any) -> Sight:
     alive = frozenset(f"u{number}" for number in range(1000))
-    given_sight = Sight(now, SPEC, "", "0.32.0", RolloutStatus(), False, (0.5, 0.4), alive)
+    given_sight = Sight(now, SPEC, "", "0.32.0", RolloutStatus(), now, False, (0.5, 0.4), alive)
     return replace(given_sight, **changes)
 
 

@@ -71,6 +71,8 @@ class Sight:
     """Which engine the spec asks for."""
     rollout: RolloutStatus
     """As the pass before left it."""
+    up_to: datetime
+    """`now` for the clock of the rung in trial, which a wall clock that jumps does not move."""
     trial_ready: bool
     """The pod under the rung in trial is there and ready."""
     acceptance: Sequence[float]
@@ -190,7 +192,7 @@ def _climbed(memory: SafetyStatus, faults: Sequence[Fault], sight: Sight, events
     climb = ladder.watched(
         _climb(memory),
         sight.trial_ready,
-        sight.now,
+        sight.up_to,
         memory.lived_seconds,
         timedelta(seconds=sight.spec.safety.stable_seconds),
     )
