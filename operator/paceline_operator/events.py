@@ -115,9 +115,18 @@ def proposed(proposal: ProposalStatus) -> Event:
     return Event(NORMAL, Reason(proposal.reason), f"Proposal: {proposal.message}")
 
 
+DRIFT = (Reason.DRAFTER_COLLAPSED, Reason.ACCEPTANCE_SHIFTED)
+"""Of SpeculationEffective: told when they come up."""
+
+
+def drifted(reason: Reason, message: str) -> Event:
+    """Drafts are not accepted as they were."""
+    return Event(WARNING if reason is Reason.DRAFTER_COLLAPSED else NORMAL, reason, message)
+
+
 def of_change(before: ServingStatus, after: ServingStatus) -> list[Event]:
-    """What changed from one status to the next that people want to hear of: a refused spec, a failure, decisions,
-    proposals."""
+    """What changed from one status to the next that people want to hear of: a refused spec, a failure, drafts that are
+    not accepted any more, decisions, proposals."""
     told = {(condition.type, condition.status, condition.message) for condition in before.conditions}
     news = []
     for condition in after.conditions:
@@ -126,6 +135,14 @@ def of_change(before: ServingStatus, after: ServingStatus) -> list[Event]:
                 news.append(refused(Reason(condition.reason), condition.message))
             elif condition.reason == Reason.APPLY_FAILED:
                 news.append(apply_failed(condition.message))
+    known_reasons = {condition.reason for condition in before.conditions}
+    news += [
+        drifted(Reason(condition.reason), condition.message)
+        for condition in after.conditions
+        if condition.type == ConditionType.SPECULATION_EFFECTIVE
+        and condition.reason in DRIFT
+        and condition.reason not in known_reasons
+    ]
     said = {proposal.reason for proposal in before.proposals}
     news += [proposed(proposal) for proposal in after.proposals if proposal.reason not in said]
     known = {(record.generation, record.requests) for record in before.decisions}

@@ -130,6 +130,7 @@ class Reason(StrEnum):
     VERIFICATION_REFUSED = "VerificationRefused"
     COUNTERS_ABSENT = "CountersAbsent"
     DRAFTER_COLLAPSED = "DrafterCollapsed"
+    ACCEPTANCE_SHIFTED = "AcceptanceShifted"
     GRAPHS_MISSED = "GraphsMissed"
     # Tuned, and decisions
     BOOT = "Boot"

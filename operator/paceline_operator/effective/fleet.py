@@ -21,6 +21,7 @@ GRAVEST = (
     Reason.NOT_SPECULATING,
     Reason.DRAFTER_COLLAPSED,
     Reason.GRAPHS_MISSED,
+    Reason.ACCEPTANCE_SHIFTED,
     Reason.EFFECTIVE,
     Reason.OFF_BY_DECISION,
     Reason.NO_DRAFTS_YET,

@@ -6,7 +6,6 @@ without traffic, or with speculation off on purpose, nothing is an alarm.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
@@ -14,9 +13,8 @@ from paceline_engine.protocol import State
 from paceline_operator.api.conditions import Reason
 from paceline_operator.effective.declared import DRAFTLESS_METHODS, Declared
 from paceline_operator.effective.seen import DRAFTS, Seen
+from paceline_operator.effective.shift import fallen, interval
 
-ERRORS = 2.0
-"""Standard errors by which a share must be beyond its limit."""
 COLLAPSED_SHARE, RECOVERED_SHARE = 0.02, 0.04
 """Of first draft tokens accepted: below the one, beyond doubt, a drafter has stopped working (its weights lost, or not
 of this target); above the other it works again. The poorest published workload accepts 0.4."""
@@ -131,6 +129,8 @@ def _from_samples(declared: Declared | None, state: State, seen: Seen, before: F
     limit = GRAPHED_SHARE if _was(before, Reason.GRAPHS_MISSED) else MISSED_SHARE
     if missing and seen.decoded >= MIN_STEPS and seen.missed > limit * seen.decoded:
         return _graphs_missed(state)
+    if what := fallen(seen.shift, _was(before, Reason.ACCEPTANCE_SHIFTED)):
+        return Finding(True, Reason.ACCEPTANCE_SHIFTED, f"{what} than an hour before")
     return _effective(seen)
 
 
@@ -159,7 +159,7 @@ def _without_plugin(declared: Declared | None, seen: Seen, before: Finding | Non
 
 def _of_drafts(method: str, seen: Seen, before: Finding | None) -> Finding | None:
     """What is wrong with drafts, or why there are none; None where nothing is."""
-    share = _interval(seen.accepted, seen.verified)
+    share = interval(seen.accepted, seen.verified)
     was = _was(before, Reason.DRAFTER_COLLAPSED)
     collapsed = share[0] < RECOVERED_SHARE if was else share[1] < COLLAPSED_SHARE
     if seen.verified and collapsed and (was or seen.drafts > FIRING_SHARE * seen.request_steps):
@@ -210,13 +210,3 @@ def _quiet() -> Finding:
 
 def _was(before: Finding | None, reason: Reason) -> bool:
     return before is not None and before.reason is reason
-
-
-def _interval(hits: float, of: float) -> tuple[float, float]:
-    """Wilson's score interval of a share; 0 to 1 without evidence."""
-    if of <= 0:
-        return 0.0, 1.0
-    share, square = min(1.0, hits / of), ERRORS * ERRORS
-    middle = share + square / (2 * of)
-    half = ERRORS * math.sqrt(share * (1 - share) / of + square / (4 * of * of))
-    return max(0.0, (middle - half) / (1 + square / of)), min(1.0, (middle + half) / (1 + square / of))

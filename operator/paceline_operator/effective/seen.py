@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from paceline_engine.protocol import Samples, State
+from paceline_operator.effective.shift import Shift, added
 
 MEMORY_STEPS = 4000.0
 """Request-steps, drafts or steps after which what came before counts for half or less."""
@@ -45,6 +46,8 @@ class Seen:
     decoded: float = 0.0
     missed: float = 0.0
     """Decode steps, and those of them that had no full graph, by what the engine says of its graphs."""
+    shift: Shift = field(default_factory=Shift)
+    """Drafts lately, and before."""
     counters: Mapping[str, float] = field(default_factory=dict)
     """vLLM's, as read last."""
 
@@ -58,6 +61,7 @@ def sampled(past: Seen, state: State, samples: Samples) -> Seen:
     decoded = [cell for cell in samples.cells if not cell.probe and not cell.prompt]
     missed = [cell for cell in decoded if cell.request_steps > graphs.get(cell.k_drafted, 0) * cell.steps]
     smaller = [cell for cell in samples.cells if cell.k_drafted < most]
+    past = replace(past, shift=added(past.shift, samples.acceptance))
     past = _added(
         past,
         verified=_total(cell.drafted[0] for cell in cells if cell.drafted),
