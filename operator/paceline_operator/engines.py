@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paceline_operator import (
     act,
+    contracts,
     naming,
     observe,
     profiles,
@@ -68,6 +69,7 @@ async def carried_out(
         tuned = await hold(hands.engines, hands.clock, memory, settings, targets, pods, canaries, target, question, why)
     else:
         tuned = await retune(hands.engines, hands.clock, memory, spec, settings, draft.previous, targets, pods)
+        report.events += await contracts.asked(hands.engines, hands.clock, memory, serving, targets, pods)
         known = recall(hands.prometheus, hands.clock, memory, serving, draft.previous, tuned)
         draft.fields |= known.fields
         _propose(hands, memory, draft, serving.spec, look, tuned, known.load)

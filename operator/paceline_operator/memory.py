@@ -21,6 +21,7 @@ from paceline_operator.history.question import Question
 from paceline_operator.plan import Applied, ChildKey
 from paceline_operator.profiling.prior import Absent
 from paceline_operator.proposing import Plain
+from paceline_operator.rollout.contract import Answers
 from paceline_operator.rollout.evidence import Watch
 from paceline_operator.rollout.proposal import Proposal
 from paceline_operator.safety.detect import Progress
@@ -70,6 +71,9 @@ class Remembered:
     """Pod -> when its engine's tokens grew last."""
     trial: tuple[str, float, float] = ("", 0.0, 0.0)
     """Since when the rung in trial is up; its seconds when this process saw that first; when that was (monotonic)."""
+    contract: tuple[Answers, Answers] = (Answers(), Answers())
+    """Of speculating pods and of plain ones, between rollouts."""
+    contract_at: float | None = None
     hung: Mapping[str, float] = field(default_factory=dict)
     """Pod -> seconds for which its engine stands still with requests running, as found last."""
     frozen: bool = False

@@ -365,3 +365,30 @@ async def test_a_wall_clock_that_jumps_makes_no_rung_stable(tmp_path: Path) -> N
     stage.clock.origin -= timedelta(hours=2)
     await stage.until_safety("Stable", seconds=30.0)
     assert 900 <= stage.clock.monotonic() - began <= 1000
+
+
+CONTRACT: Object = {**GRID, "safety": {"contractEverySeconds": 30}, "rollout": {"canary": {"outputContract": {
+    "prompt": "Say", "jsonFields": ["a"]}}}}  # fmt: skip
+KEEPS, BREAKS = (
+    json.dumps({"choices": [{"text": text, "finish_reason": "stop"}]}).encode() for text in ('{"a": 1}', "{")
+)
+
+
+@pytest.mark.parametrize(("answer", "told"), [(BREAKS, 1), (KEEPS, 0)])
+async def test_a_speculating_pod_that_breaks_the_contract_where_a_plain_one_keeps_it_is_told(
+    tmp_path: Path, answer: bytes, told: int
+) -> None:
+    stage = Crashing(tmp_path, lambda _: True, CONTRACT)
+    await stage.go(4)
+    stage.pod("demo-plain-1", ip="10.0.1.1", track=naming.TRACK_PLAIN)
+    asked: list[str] = []
+
+    async def complete(url: str, body: Object) -> bytes:
+        asked.append(url)
+        return KEEPS if "10.0.1.1" in url else answer
+
+    stage.engines.complete = complete  # type: ignore[method-assign, assignment]
+    await stage.go(30)
+    assert len(stage.events("OutputContract")) == told
+    assert len(asked) <= 2 * (1 + 300 / 30), "at the rate that is asked for"
+    assert len(asked) >= 16

@@ -36,6 +36,13 @@ class Safety(ApiModel):
         le=604_800,
         description="A remedy must stay up this long, and ten times as long as engines lived before they crashed.",
     )
+    contract_every_seconds: int | None = Field(
+        default=None,
+        ge=10,
+        le=86_400,
+        description="Ask a speculating and a plain pod (routing.plain) so often for what rollout.canary.outputContract "
+        "says; never if absent.",
+    )
     restarts_per_hour: int = Field(
         default=3, ge=0, le=60, description="Hung pods that are deleted in any hour; more are told alone."
     )
