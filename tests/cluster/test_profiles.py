@@ -72,6 +72,11 @@ def test_a_profile_goes_from_one_serving_to_another(
     with server:
         run_pod(place, pod, at)
         place.wait("what is learnt", lambda: status(place, "first").get("learned", {}).get("cost"))
+        keyed = {"PACELINE_MASTER_KEY_FILE": str(crds.folder / "master-key"), "PACELINE_NAMESPACE": namespace}
+        recorded = shell("record", "first", "-o", "trace.jsonl", "--duration", "3", **keyed)
+        assert recorded.endswith(" passes in trace.jsonl\n")
+        assert "in force" in shell("explain", "--record", "trace.jsonl")
+        assert f"{namespace}/first" in shell("replay", "trace.jsonl")
     said = shell("profile", "export", "first", "-o", "learnt.yaml", "--name", "kept", "--workload", "chat")
     assert said.startswith("learnt.yaml: ")
     written = yaml.safe_load((tmp_path / "learnt.yaml").read_text())

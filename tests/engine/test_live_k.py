@@ -15,11 +15,12 @@ from typing import Any
 import httpx
 import pytest
 
+from paceline_engine.identity import digest
 from paceline_engine.protocol import MAX_BODY_BYTES, Probe, Samples, prompt_bucket
 from paceline_operator.clients.prometheus import PrometheusClient
 from paceline_operator.history import Load
 from paceline_operator.history.question import question
-from tests.engine.engines import MAX_K, MAX_NUM_SEQS, MODEL, SEED, RealEngine
+from tests.engine.engines import MAX_K, MAX_NUM_SEQS, MODEL, SEED, RealEngine, models_folder
 from tests.harness.processes import wait_until
 from tests.harness.prometheus import Prometheus
 from tests.servings import serving
@@ -60,6 +61,11 @@ def test_it_boots_on_the_seed_schedule_and_says_what_it_can_do(engine: RealEngin
     assert (found.max_k, found.ladder, found.max_num_seqs) == (MAX_K, (5, 3, 1, 0), MAX_NUM_SEQS)
     assert (found.method, found.runner) == ("ngram", "V1")
     assert "V1" in found.adaptive_verification.reason
+    told = found.identity
+    assert told.gpu.startswith("CPU")
+    assert (told.tensor_parallel_size, told.graph_mode, told.max_capture_size) == (1, "NONE", 0)
+    assert told.model_digest == digest(models_folder() / MODEL)
+    assert told.draft_digest == "", "ngram has no weights"
     boot = [next(k for first, last, k in SEED if first <= n <= last) for n in range(1, MAX_NUM_SEQS + 1)]
     assert (state.generation, list(state.table[1:])) == (0, boot)
 
