@@ -79,7 +79,7 @@ def examine(raw: Mapping[str, Any]) -> Examined:
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         return Examined(kind, name, False, _refused(f"{written.place(one['loc'])}: {one['msg']}" for one in details))
-    remarks = [*_refused(written.mistakes(document, parsed))]
+    remarks = [*_refused(written.mistakes(document, parsed)), *_refused(admission.of_schema(MODELS[kind], raw["spec"]))]
     if not isinstance(parsed, SpeculativeServing):
         verdict = judgement(kind, raw)
         level = Level.NOTE if verdict.status else Level.REFUSED

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from paceline_operator.naming import GROUP, KIND_SERVING, PLURAL_SERVING, VERSION
+from paceline_operator.examined import examine
+from paceline_operator.naming import API_VERSION, GROUP, KIND_SERVING, PLURAL_SERVING, VERSION
+from paceline_operator.preflight.matrix import Rule
+from tests.cluster.bundles import Bundle, accepted, bad_specs
+from tests.cluster.transitions import Journey, journeys
 from tests.harness.controlplane import ControlPlane
 from tests.harness.objects import EAGLE, EXPERIMENT, PROFILE, ROWS, VARIANT, Change, causes, create, merged, thing
+from tests.rules import REFUSALS, spec_of
 
 pytestmark = pytest.mark.cluster
 
@@ -308,6 +313,7 @@ REFUSED = [
 def test_refused(
     objects: client.CustomObjectsApi, module_namespace: str, kind: str, change: Change, field: str, words: str
 ) -> None:
+    assert not examine(thing(kind, change)).accepted, "preflight says the same"
     with pytest.raises(client.ApiException) as refusal:
         create(objects, module_namespace, thing(kind, change))
     named = [line for line in causes(refusal.value).splitlines() if line.startswith(f"{field}: ")]
@@ -318,6 +324,7 @@ def test_refused(
 def test_a_name_that_children_could_not_carry_is_refused(
     objects: client.CustomObjectsApi, module_namespace: str, name: str
 ) -> None:
+    assert not examine(thing(KIND_SERVING, {}, name)).accepted
     with pytest.raises(client.ApiException) as refusal:
         create(objects, module_namespace, thing(KIND_SERVING, {}, name))
     assert "metadata.name: " in causes(refusal.value)
@@ -325,8 +332,36 @@ def test_a_name_that_children_could_not_carry_is_refused(
 
 def test_an_unknown_field_is_reported_and_pruned(objects: client.CustomObjectsApi, namespace: str) -> None:
     body = thing(KIND_SERVING, {"speculation": {"maxToken": 3}})
+    assert not examine(body).accepted
     with pytest.raises(client.ApiException) as refusal:
         create(objects, namespace, body)
     assert 'unknown field "spec.speculation.maxToken"' in json.loads(refusal.value.body)["message"]
     stored: dict[str, Any] = objects.create_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL_SERVING, body)
     assert "maxToken" not in stored["spec"]["speculation"]
+
+
+def serving(spec: Change) -> dict[str, Any]:
+    return {"apiVersion": API_VERSION, "kind": KIND_SERVING, "metadata": {"name": "chat"}, "spec": spec}
+
+
+@pytest.mark.parametrize("journey", journeys(), ids=lambda journey: str(journey.field.path))
+def test_preflight_answers_as_api_server_and_operator_do(
+    objects: client.CustomObjectsApi, module_namespace: str, journey: Journey
+) -> None:
+    """All values of all fields that are tried on an operator, good and bad ones."""
+    alone = Bundle("", (journey,))
+    for spec in (alone.base, alone.first, alone.second, *bad_specs(journey)):
+        found, refusal = examine(serving(spec)), ""
+        try:
+            create(objects, module_namespace, serving(spec), dry_run="All")
+        except client.ApiException as error:
+            refusal = str(error.body)
+        assert found.accepted is (not refusal and accepted(spec)), (spec, refusal, found.remarks)
+
+
+@pytest.mark.parametrize("rule", REFUSALS, ids=lambda rule: rule.id)
+def test_preflight_refuses_what_the_matrix_does(rule: Rule) -> None:
+    spec = spec_of(rule).spec.model_dump(by_alias=True, exclude_unset=True, exclude_none=True, mode="json")
+    found = examine(serving(spec))
+    assert not found.accepted
+    assert any(f"spec.{rule.field}" in remark.message for remark in found.remarks), found.remarks

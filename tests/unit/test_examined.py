@@ -88,6 +88,8 @@ def test_what_the_schema_refuses_is_said_field_by_field() -> None:
         ({"metadata": {"name": "a" * 41}}, "at most 40 characters"),
         ({"apiVersion": "paceline.dev/v1beta1"}, "'paceline.dev/v1beta1' is not paceline.dev/v1alpha1"),
         ({"data": {}}, "unknown field data"),
+        ({"spec": {"tuning": {"ladder": [5, 0, 0]}}}, "spec.tuning.ladder[2] is there twice"),
+        ({"spec": {"engine": {"env": [{"name": "A"}, {"name": "B"}, {"name": "A"}]}}}, "engine.env[2] is there twice"),
     ],
 )
 def test_what_an_api_server_refuses_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, cast
+
+from pydantic import BaseModel
 
 from paceline_operator.api.autoscaling import AutoscalingMode
 from paceline_operator.api.engine import Device, PluginInjection
 from paceline_operator.api.rollout import CanaryMode
 from paceline_operator.api.serving import ServingSpec
+from paceline_operator.api.structural import Schema, structural
+from paceline_operator.clock import moment
 
 LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 LABEL_LENGTH = 64
@@ -35,6 +41,36 @@ def problems(spec: ServingSpec) -> Iterator[str]:
     if spec.rollout.windows_for_user_changes and not spec.rollout.maintenance_windows:
         yield "spec.rollout.windowsForUserChanges needs a window in spec.rollout.maintenanceWindows"
     yield from _autoscaling(spec)
+
+
+def of_schema(model: type[BaseModel], spec: Any) -> Iterator[str]:
+    """Messages for what the CRD's schema of `model`'s spec asks beyond types: no item twice, times that are times."""
+    yield from _of_schema(_schema(model), spec, "spec")
+
+
+@cache
+def _schema(model: type[BaseModel]) -> Schema:
+    return structural(cast(type[BaseModel], model.model_fields["spec"].annotation), "spec")
+
+
+def _of_schema(schema: Mapping[str, Any], value: Any, where: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inner in schema.get("properties", {}).items():
+            yield from _of_schema(inner, value.get(name), f"{where}.{name}")
+        if isinstance(rest := schema.get("additionalProperties"), Mapping):
+            for name, item in value.items():
+                yield from _of_schema(rest, item, f"{where}[{name}]")
+    elif isinstance(value, list):
+        keys, seen = schema.get("x-kubernetes-list-map-keys"), set[str]()
+        alone = schema.get("x-kubernetes-list-type") in ("set", "map")
+        for index, item in enumerate(value):
+            same = repr([item.get(key) for key in keys] if keys and isinstance(item, Mapping) else item)
+            if alone and same in seen:
+                yield f"{where}[{index}] is there twice: remove one"
+            seen.add(same)
+            yield from _of_schema(schema.get("items", {}), item, f"{where}[{index}]")
+    elif schema.get("format") == "date-time" and value is not None and moment(value) is None:
+        yield f"{where} is {str(value)[:40]!r}, which is no time: write 2026-01-01T00:00:00Z"
 
 
 def _autoscaling(spec: ServingSpec) -> Iterator[str]:
