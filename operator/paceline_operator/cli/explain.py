@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from paceline_operator import explained, told
+from paceline_operator import explained, told, worth
 from paceline_operator.api.status import DecisionRecord, ServingStatus
 from paceline_operator.cli.cluster import Context, Namespace, Where, complete, reach, serving_of
 from paceline_operator.cli.mistake import fail
@@ -20,6 +20,7 @@ from paceline_operator.replay import traces
 from paceline_operator.tuning import decide
 from paceline_operator.tuning.model import Memory
 from paceline_operator.verdicts import merge, status_of
+from paceline_operator.worth import Workload
 
 
 class Output(StrEnum):
@@ -42,6 +43,17 @@ def explain(
     namespace: Namespace = None,
     context: Context = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="Text for people, JSON for programs.")] = Output.TEXT,
+    gpu_hour: Annotated[
+        float | None, typer.Option(min=0, help="Price of a GPU for an hour: tells the cost of a million tokens.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of one engine, for the cost.")] = 1,
+    prefill_share: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of requests' time in prefill: tells whether it can pay.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="Of the requests, for the same.")] = None,
+    structured_share: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Of answers that are code, JSON and the like, for the same.")
+    ] = None,
 ) -> None:
     """Tell what is in force and why: costs, acceptance by position and goodput of each k, decision by decision."""
     try:
@@ -50,7 +62,13 @@ def explain(
         name, status = of_cluster(serving, Where(context, namespace)) if serving else of_trace(record)
     except UserError as error:
         fail("explain", error)
-    typer.echo(as_json(name, status) if output is Output.JSON else explained.text(name, status))
+    if output is Output.JSON:
+        typer.echo(as_json(name, status))
+        return
+    typer.echo(explained.text(name, status))
+    if any(one is not None for one in (gpu_hour, prefill_share, temperature, structured_share)):
+        workload = Workload(prefill_share=prefill_share, temperature=temperature, structured_share=structured_share)
+        typer.echo(f"\n{worth.text(worth.of_status(status, workload, gpu_hour, gpus))}")
 
 
 def as_json(name: str, status: ServingStatus) -> str:
