@@ -16,6 +16,7 @@ from paceline_engine.protocol import (
     CostCell,
     Feature,
     Gauges,
+    Identity,
     Policy,
     PolicyAck,
     Samples,
@@ -193,6 +194,7 @@ class FakeEngines:
         self.boots: dict[str, str] = {}
         """Boot id of pods that restarted."""
         self.without_drafter: set[str] = set()
+        self.identity = Identity()
         self.pulls: dict[str, Report] = {}
         """Control URL -> what a puller says there."""
         self._pods: dict[str, str] = {}
@@ -257,6 +259,7 @@ class FakeEngines:
                 max_num_seqs=self.max_num_seqs,
                 method="ngram",
                 runner="V1",
+                identity=self.identity,
             ),
             generation=policy.generation if policy else 0,
             table=policy.table if policy else boot,
