@@ -14,7 +14,8 @@ from kubernetes import client
 
 from paceline_operator.leadership import LEASE_NAME
 from paceline_operator.naming import GROUP, KIND_SERVING, PLURAL_SERVING, VERSION
-from tests.harness.chart import CHART, helm, one, rendered
+from tests.harness import monitoringkinds
+from tests.harness.chart import CHART, NAMESPACES, VARIANTS, helm, one, rendered
 from tests.harness.controlplane import ControlPlane
 from tests.harness.objects import create, thing
 from tests.harness.processes import Daemon, wait_until
@@ -25,12 +26,33 @@ DYING = "because it is being terminated"
 START_SECONDS = 60.0
 
 
-@pytest.mark.parametrize("arguments", [(), ("--set=watchNamespaces={default}",)])
-def test_the_api_server_takes_every_object(crds: ControlPlane, namespace: str, arguments: tuple[str, ...]) -> None:
-    objects = [each for each in rendered(*arguments, namespace=namespace) if each["kind"] != "Pod"]
+@pytest.fixture(scope="module")
+def with_monitoring(crds: ControlPlane) -> Iterator[ControlPlane]:
+    """Its namespaces are those that the variants name."""
+    monitoringkinds.install(crds)
+    for name in NAMESPACES:
+        crds.kubectl("create", "namespace", name)
+    yield crds
+    crds.kubectl("delete", "namespace", *NAMESPACES, "--wait=false")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_api_server_takes_every_object_of_a_variant(with_monitoring: ControlPlane, name: str) -> None:
+    # A pod is admitted only where its service account is: the next test but one does that.
+    objects = [each for each in rendered(f"--values={VARIANTS[name]}") if each["kind"] != "Pod"]
     dry = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
-    done = crds.kubectl(*dry, input=yaml.safe_dump_all(objects))
+    done = with_monitoring.kubectl(*dry, input=yaml.safe_dump_all(objects))
     assert len(done.stdout.splitlines()) == len(objects)
+
+
+def test_a_typo_in_an_object_would_be_seen(with_monitoring: ControlPlane) -> None:
+    dry = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+    for kind, field in (("PodMonitor", "podMetricsEndpoint"), ("NetworkPolicy", "ingres")):
+        wrong = next(each for each in rendered(f"--values={VARIANTS['everything']}") if each["kind"] == kind)
+        refused = with_monitoring.kubectl(
+            *dry, input=yaml.safe_dump({**wrong, "spec": {**wrong["spec"], field: []}}), check=False
+        )
+        assert field in refused.stderr
 
 
 @contextmanager
