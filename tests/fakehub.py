@@ -122,17 +122,18 @@ class _Handler(BaseHTTPRequestHandler):
     def _bytes(self, repository: Repository, path: str) -> None:
         self.served.authorized.append((self.headers["Host"], self.headers.get("Authorization", "")))
         content = repository.lies.get(path, repository.files[path])
-        start = int((re.match(r"bytes=(\d+)-", self.headers.get("Range", "")) or ["", "0"])[1])
-        if start and repository.ranges:
+        asked = re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        start, stop = (int(asked[1]), int(asked[2] or len(content)) + 1) if asked and repository.ranges else (0, 0)
+        stop = min(stop or len(content), len(content))
+        if start or stop < len(content):
             self.served.asked["ranges"] += 1
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
         else:
-            start = 0
             self.send_response(200)
-        self.send_header("Content-Length", str(len(content) - start))
+        self.send_header("Content-Length", str(stop - start))
         self.end_headers()
-        end = len(content) if repository.break_after is None else min(len(content), start + repository.break_after)
+        end = stop if repository.break_after is None else min(stop, start + repository.break_after)
         for at in range(start, end, 1 << 16):
             piece = content[at : min(end, at + (1 << 16))]
             time.sleep(repository.seconds_a_megabyte * len(piece) / 2**20)
@@ -141,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             except OSError:
                 return
         self.served.asked["bytes"] += end - start
-        if end < len(content):
+        if end < stop:
             self.close_connection = True
 
     def _refuse(self, code: int, word: str) -> None:

@@ -26,6 +26,7 @@ from paceline_engine.preflight.check import FAILED_STATUS, Check, Level, Report,
 from paceline_engine.pull.report import PullError
 
 log = logging.getLogger("paceline.preflight")
+NO_MACHINE = "--no-machine"
 TERMINATION_LOG = "/dev/termination-log"
 
 
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     """Answers the exit status."""
     parser = argparse.ArgumentParser(prog="paceline_engine.preflight", description="Can this serving run here?")
     parser.add_argument("--asked", required=True, help="what the engine is to be, as JSON")
-    parser.add_argument("--no-machine", action="store_true", help="look at models alone: the engine runs elsewhere")
+    parser.add_argument(NO_MACHINE, action="store_true", help="look at models alone: the engine runs elsewhere")
     parser.add_argument("--tiny", action="store_true", help="let a tiny model run through the same path")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     options = parser.parse_args(arguments)

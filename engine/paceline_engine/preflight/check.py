@@ -76,12 +76,11 @@ def failed(name: str, reason: str, remedy: str, source: str = "") -> Check:
 
 
 def timed(checks: Iterable[Check], clock: Callable[[], float]) -> Iterator[Check]:
-    """Each with the seconds that passed since the one before."""
+    """Each with the seconds that it took."""
     begun = clock()
     for check in checks:
-        now = clock()
-        yield check.model_copy(update={"seconds": round(max(0.0, now - begun), 3)})
-        begun = now
+        yield check.model_copy(update={"seconds": round(max(0.0, clock() - begun), 3)})
+        begun = clock()
 
 
 def fitting(report: Report, limit: int = TERMINATION_BYTES) -> bytes:

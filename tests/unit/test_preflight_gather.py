@@ -1,0 +1,114 @@
+"""Models read from a hub: by range, a few kilobytes of files of any size, and every refusal has its word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline_engine.preflight import gather, models
+from paceline_engine.preflight.asked import Asked, Source
+from paceline_engine.preflight.check import Level
+from paceline_engine.preflight.headers import Tensor
+from tests.fakehub import Hub, Repository
+from tests.harness.model_files import facts, header, tokenizer
+
+DATA_BYTES = 8 * 2**20
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def shard(*found: Tensor) -> bytes:
+    first, data = header(found)
+    return first + bytes(data)
+
+
+def repository() -> Repository:
+    rows = DATA_BYTES // 2 // 1024
+    files = {
+        "config.json": json.dumps(facts("qwen3-0.6b") | {"num_hidden_layers": 2}).encode(),
+        "tokenizer.json": json.dumps(tokenizer("qwen")).encode(),
+        SHARDS[0]: shard(Tensor("model.layers.0.mlp.up_proj.weight", "BF16", (rows, 1024))),
+        SHARDS[1]: shard(Tensor("model.layers.1.mlp.up_proj.weight", "BF16", (rows, 1024))),
+        gather.INDEX: json.dumps({"weight_map": dict(zip("ab", SHARDS, strict=True))}).encode(),
+        "onnx/model.onnx": b"",
+    }
+    return Repository(files, lfs=frozenset(SHARDS))
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    found = Hub({"owner/name": repository()}, elsewhere=True).start()
+    yield found
+    found.stop()
+
+
+def model(hub: Hub, source: str = "hf://owner/name", **environment: str) -> gather.Model:
+    return gather.model("target", Source(source=source), {"HF_ENDPOINT": hub.url, **environment})
+
+
+def test_headers_come_by_range_and_weights_do_not(hub: Hub) -> None:
+    found = model(hub)
+    assert [one.name for one in found.tensors] == [f"model.layers.{n}.mlp.up_proj.weight" for n in (0, 1)]
+    assert found.weight_bytes > 2 * DATA_BYTES
+    assert found.config is not None
+    assert found.vocabulary is not None
+    assert not found.problems
+    assert hub.asked["bytes"] < 2 * gather.FIRST_BYTES + 2**16
+
+
+def test_a_header_that_is_longer_than_the_first_bytes_is_read_on(hub: Hub) -> None:
+    many = [Tensor(f"{'x' * 200}.{n}", "U8", (1,)) for n in range(2000)]
+    hub.repositories["owner/name"].files[SHARDS[0]] = shard(*many)
+    found = model(hub)
+    assert len(found.tensors) == 2001
+    assert not found.problems
+
+
+def test_a_server_without_ranges_still_tells_short_headers(hub: Hub) -> None:
+    hub.repositories["owner/name"].ranges = False
+    assert len(model(hub).tensors) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "word"), [("hf://owner/other", "TokenMissing"), ("hf://owner/name", "TokenMissing")]
+)
+def test_what_cannot_be_had_fails_with_its_word(hub: Hub, source: str, word: str) -> None:
+    hub.repositories["owner/name"].gated = "secret"
+    found = model(hub, source)
+    assert found.gone.startswith(word)
+    check = next(iter(models.checks(Asked(target=Source(source=source)), found, None)))
+    assert check.level is Level.FAIL
+
+
+def test_a_token_opens_it_and_the_storage_elsewhere_never_sees_it(hub: Hub) -> None:
+    hub.repositories["owner/name"].gated = "secret"
+    assert model(hub, HF_TOKEN="secret").tensors
+    storage = hub.storage.removeprefix("http://")
+    assert {shown for host, shown in hub.authorized if host == storage} == {""}
+
+
+def test_a_hub_that_does_not_answer_is_no_failure(hub: Hub) -> None:
+    hub.stop()
+    found = model(hub)
+    assert found.unread
+    first = next(iter(models.checks(Asked(target=Source(source="hf://owner/name")), found, None)))
+    assert (first.name, first.level) == ("target-config", Level.SKIP)
+
+
+def test_a_listing_that_is_none_is_no_failure(hub: Hub) -> None:
+    hub.repositories["owner/name"].listing = b"<html>"
+    assert model(hub).unread
+
+
+def test_what_is_on_the_claim_already_is_read_there(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(facts("qwen3-8b")))
+    found = gather.model("target", Source(source="hf://owner/name", path=str(tmp_path)), {"HF_ENDPOINT": hub.url})
+    assert found.config is not None
+    assert found.config.layers == 36
+    assert not hub.asked
+
+
+def test_sources_that_cannot_be_read_ahead_say_so() -> None:
+    assert "s3" in gather.model("target", Source(source="s3://bucket/model"), {}).unread
