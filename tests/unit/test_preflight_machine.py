@@ -85,7 +85,7 @@ def test_as_many_gpus_as_the_pod_needs() -> None:
 
 
 def test_seconds_are_those_that_passed() -> None:
-    ticks = iter([10.0, 11.5, 11.5, 14.0])
+    ticks = iter([10.0, 11.5, 11.5, 14.0, 14.0])
     checks = list(timed([passed("a", "x"), passed("b", "y")], lambda: next(ticks)))
     assert [check.seconds for check in checks] == [1.5, 2.5]
 
