@@ -163,6 +163,7 @@ def test_what_was_measured_here_is_not_lent() -> None:
     loop.run(20, 16)
     state = loop.memory.state
     assert isinstance(state, TunerState)
+    state = dataclasses.replace(state, cost=cost.unfolded(state.cost))
     wrong = Profile({(16, 3): 9.0, (64, 3): 0.03}, {3: (0.0, 0.0, 0.0)})
     warm = warmed(dataclasses.replace(loop.settings, profile=wrong), state)
     at = [warm.cost.loads.index(load) * len(warm.cost.ladder) + warm.cost.ladder.index(3) for load in (16, 64)]

@@ -62,6 +62,7 @@ def learned(
 
 def costs(found: Cost) -> list[CostRow]:
     """Cells that have their minimum count of steps of their own: what a profile lent is not told again."""
+    found = cost.unfolded(found)
     own = cost.own(amended(found, lent=found.lent * 0))
     rows, width = [], len(found.ladder)
     for at, load in enumerate(found.loads):

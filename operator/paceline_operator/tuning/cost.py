@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from paceline_operator.tuning.timing import CONTEXTS
 from paceline_operator.tuning.values import amended
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+Places: TypeAlias = npt.NDArray[np.intp]
 
 MIN_STEPS = 14.0
 """Two bursts, but for a step or two that stood still: below this a cell's cost is not its own. Half of it does where
@@ -122,6 +124,27 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
         contexts=np.zeros(len(CONTEXTS)),
         mix=np.zeros((len(loads), 4)),
     )
+
+
+def folded(cost: Cost) -> Cost:
+    """`cost` between two passes: of its covariance, which is symmetric, the lower triangle alone."""
+    return amended(cost, covariance=cost.covariance.take(_triangle(cost.mean.size)[0]))
+
+
+def unfolded(cost: Cost) -> Cost:
+    """`cost` in a pass: with the whole covariance."""
+    if cost.covariance.ndim > 1:
+        return cost
+    return amended(cost, covariance=cost.covariance.take(_triangle(cost.mean.size)[1]))
+
+
+@lru_cache(maxsize=8)
+def _triangle(size: int) -> tuple[Places, Places]:
+    """Places of the lower triangle in a matrix, and of each of a matrix's entries in the triangle."""
+    rows, columns = np.tril_indices(size)
+    whole = np.empty((size, size), np.intp)
+    whole[rows, columns] = whole[columns, rows] = np.arange(rows.size)
+    return rows * size + columns, whole
 
 
 def contexts(cost: Cost) -> Array:

@@ -106,7 +106,7 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
         known = max(known, past.policy.generation)
     fleet = sort(settings, engines, silent, known)
     state = past or fresh(settings, fleet.live, now)
-    state = amended(state, now=now, silent=silent, passes=state.passes + 1)
+    state = amended(state, cost=cost.unfolded(state.cost), now=now, silent=silent, passes=state.passes + 1)
     state = warm.warmed(settings, state)
     cursors = {name: cursor for name, cursor in memory.cursors.items() if name in state.read}
     if not fleet.answering and not fleet.holdouts:

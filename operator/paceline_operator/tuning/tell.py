@@ -24,6 +24,7 @@ from paceline_operator.tuning.model import (
     VerificationView,
 )
 from paceline_operator.tuning.state import TunerState
+from paceline_operator.tuning.values import amended
 
 UNACKNOWLEDGED_PASSES = 3
 
@@ -49,7 +50,7 @@ def step(
     at = load if load is not None else state.in_force[0] if state.in_force else None
     states = {engine.name: engine.state for engine in fleet.answering if engine.state is not None}
     return Step(
-        memory=Memory(cursors=cursors, state=state),
+        memory=Memory(cursors=cursors, state=amended(state, cost=cost.folded(state.cost))),
         reason=reason,
         message=message,
         holding=holding,
