@@ -185,6 +185,7 @@ async def _of_end(hands: Hands, draft: Draft, pod: Object, end: End) -> tuple[Fa
             speculation=speculates,
         )
     )
+    named = replace(named, title=incident.clean_title(named.title))
     now = hands.clock.now()
     at = min(end.at, now) if end.at else now
     return Fault(

@@ -294,6 +294,23 @@ async def test_weights_that_are_damaged_open_no_breaker_and_are_said(tmp_path: P
     assert "weights-corrupt" in stage.message("RemedyInForce")
 
 
+async def test_a_crash_without_a_name_tells_no_prompt_and_no_secret(tmp_path: Path) -> None:
+    stage = Crashing(tmp_path, lambda _: True)
+    await stage.go(3)
+    for text in (
+        "ValueError: prompt 'Tell me of my marriage' is too long",
+        "KeyError: hf_abcdefghijklmnop 'and a value that is longer than names are'",
+    ):
+        stage.log = f"(EngineCore pid=7) ERROR 11-30 01:10:04 [core.py:1] {text}"
+        stage.crash(stage.pods(naming.TRACK_STABLE)[0])
+        await stage.go()
+    told = json.dumps([stage.status, *stage.kube.objects.values()], default=str)
+    assert "ValueError" in told
+    assert "KeyError" in told
+    for hidden in ("marriage", "hf_abc", "longer than"):
+        assert hidden not in told
+
+
 async def test_a_suspended_serving_is_told_of_and_nothing_is_done(tmp_path: Path) -> None:
     stage = Crashing(tmp_path, lambda _: True)
     await stage.go(3)

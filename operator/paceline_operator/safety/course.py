@@ -99,9 +99,14 @@ def step(memory: SafetyStatus, faults: Sequence[Fault], sight: Sight) -> Course:
     events: list[Event] = []
     memory = _begun_anew(memory, sight, events)
     memory = _noted(memory, faults, sight, events)
-    if _acts(sight) and sight.spec.speculation.enabled:
+    if sight.acts and _lies_over(sight.spec):
         memory = _climbed(memory, faults, sight, events)
     return Course(memory, verdict(memory, sight), tuple(events))
+
+
+def _lies_over(spec: ServingSpec) -> bool:
+    """Whether a remedy would: not over a spec that asks for none, nor over one without speculation."""
+    return spec.safety.mode is SafetyMode.ACT and spec.speculation.enabled
 
 
 def _acts(sight: Sight) -> bool:
@@ -112,7 +117,7 @@ def verdict(memory: SafetyStatus, sight: Sight) -> Verdict:
     """RemedyInForce: True while a remedy lies over the spec."""
     choices = _choices(memory, sight)
     said = ladder.words(_climb(memory), choices)
-    if memory.phase is Phase.REST or sight.spec.safety.mode is SafetyMode.OBSERVE:
+    if memory.phase is Phase.REST or not _lies_over(sight.spec):
         if not memory.deaths:
             return Verdict(_TYPE, False, Reason.NO_FAULT)
         last = memory.deaths[0]

@@ -80,6 +80,11 @@ def clean(text: str) -> str:
     return _QUOTED.sub("'…'", _ARGUMENT_VALUE.sub(r"\1…", text))
 
 
+def clean_title(text: str) -> str:
+    """An exception's line; its name alone where the rest may be a prompt."""
+    return text.partition(":")[0] if _SENSITIVE.search(text) else clean(text)
+
+
 def clean_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     """A command line without the values of arguments that name a key, a token, a secret or a password."""
     cleaned: list[str] = []
@@ -102,7 +107,7 @@ def body(incident: Incident) -> str:
     while True:
         found = {
             "id": incident.id, "at": incident.at, "kind": incident.kind, "pod": incident.pod,
-            "fingerprint": incident.fingerprint, "title": clean(incident.title)[:MAX_LINE],
+            "fingerprint": incident.fingerprint, "title": clean_title(incident.title)[:MAX_LINE],
             "engineVersion": incident.engine_version, "exitCode": incident.exit_code, "reason": incident.reason,
             "restarts": incident.restarts, "livedSeconds": incident.lived_seconds, "load": incident.load,
             "generation": incident.generation, "table": dict(incident.table) if incident.table else None,
