@@ -119,6 +119,10 @@ def _restarts(pod: Object) -> int:
     return sum(int(one["restartCount"]) for one in pod["status"].get("containerStatuses", []))
 
 
+def _again(stage: Stage, pod: Object, restarts: int) -> bool:
+    return any(_restarts(one) > restarts for one in stage.ready() if _same(one, pod))
+
+
 def _same(one: Object, other: Object) -> bool:
     return bool(one["metadata"]["uid"] == other["metadata"]["uid"])
 
@@ -181,8 +185,7 @@ def _ended(stage: Stage, healthy: Object, fault: str, number: signal.Signals, pr
         began = time.monotonic()
         os.kill(_process(victim, process), number)
         event, seconds = stage.seen("EngineCrashed", before, began)
-        again = lambda: any(_restarts(pod) > restarts for pod in stage.ready() if _same(pod, victim))
-        stage.wait("the engine to be ready again", again, START_SECONDS)
+        stage.wait("the engine to be ready again", lambda: _again(stage, victim, restarts), START_SECONDS)
     assert report["failures"] == []
     assert report["answered"] > 0
     assert victim["metadata"]["name"] in event["message"]
