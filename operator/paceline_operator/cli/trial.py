@@ -54,7 +54,7 @@ def run(
 ) -> None:
     """Measure every variant and report; run again, go on with what is missing. Status 1: something is missing still."""
     if not local:
-        fail("experiment run", "--local is needed: in a cluster, `kubectl apply` the SpeculationExperiment")
+        fail("experiment run", "--local is needed: this version measures on this machine, not in a cluster")
     console = Console()
     view = LiveView(console) if (console.is_terminal if tty is None else tty) else PlainView(console)
     try:
