@@ -71,8 +71,9 @@ def _cache(asked: Asked) -> Extra:
 
 
 def _preflight(asked: Asked) -> Extra:
-    """Of what the stable pods run."""
-    if asked.rolled.in_force.spec.engine.preflight is Preflight.DISABLED:
+    """Of what the stable pods run, and of the Job before those that are asked for."""
+    wishes = (asked.serving.spec.engine.preflight, asked.rolled.in_force.spec.engine.preflight)
+    if all(wish is Preflight.DISABLED for wish in wishes):
         return Extra(withdrawn=[ConditionType.PREFLIGHT_PASSED])
     look = asked.look
     return Extra(verdicts=[checked.verdict([*look.pods, *look.plain, *look.pullers])])
