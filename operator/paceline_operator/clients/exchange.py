@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from urllib.parse import urlencode
 
 import aiohttp
@@ -49,7 +50,7 @@ class Exchanges:
         """The answer, whose body is not read yet. `last`: the peer is told that nothing follows on this connection."""
         sent = httpx.Request(
             method,
-            f"{url}?{urlencode(params)}" if params else url,
+            httpx.URL(f"{url}?{urlencode(params)}") if params else _parsed(url),
             headers={**HEADERS, **(headers or {}), **({"connection": "close"} if last else {})},
             content=content,
             json=json,
@@ -111,6 +112,12 @@ class _Body(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         self._answer.close() if not self._answer.content.at_eof() else self._answer.release()
+
+
+@lru_cache(maxsize=8192)
+def _parsed(url: str) -> httpx.URL:
+    """The same few of each engine are asked for again and again."""
+    return httpx.URL(url)
 
 
 async def bounded(response: httpx.Response) -> AsyncIterator[bytes]:
