@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,3 +155,48 @@ def test_a_tiny_engine_has_method_quantization_and_graphs_of_the_whole_one() -> 
     assert made["compilation_config"] == {"cudagraph_capture_sizes": [1, 2, 4, 8]}
     assert (made["quantization"], made["enforce_eager"], made["load_format"]) == ("fp8", False, "dummy")
     assert json.dumps(made)
+
+
+def test_a_machine_without_torch_or_driver_is_told_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    seen = machine.look(Asked(target=TARGET))
+    assert seen.gpus == ()
+    assert "torch" in seen.error
+    assert next(iter(machine.checks(Asked(target=TARGET), seen))).level is Level.FAIL
+
+
+class Matrix(list[float]):
+    """As much of a tensor as one product needs; each operation hands the values on."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self
+
+    def __mod__(self, other: int) -> Matrix:
+        return self
+
+    def __matmul__(self, other: Matrix) -> Matrix:
+        return self
+
+
+def test_a_kernel_that_ends_with_a_fault_is_the_devices_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(*_: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nXid 31")
+
+    cuda = SimpleNamespace(
+        get_arch_list=lambda: ["sm_90"],
+        device_count=lambda: 1,
+        is_available=lambda: True,
+        get_device_properties=lambda _: SimpleNamespace(name="X", major=9, minor=0),
+        mem_get_info=lambda _: (1, 2),
+        synchronize=fault,
+    )
+    torch = SimpleNamespace(
+        version=SimpleNamespace(cuda="13.0"), cuda=cuda, _C=SimpleNamespace(_cuda_getDriverVersion=lambda: 13010),
+        bfloat16="b", float16="h", arange=lambda _: Matrix(),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    seen = machine.look(Asked(target=TARGET))
+    assert (seen.driver, seen.cuda, seen.gpus[0].bytes) == ("13.1", "13.0", 2)
+    assert "illegal memory access was encountered Xid 31" in seen.gpus[0].error
+    kernel = {check.name: check for check in machine.checks(Asked(target=TARGET), seen)}["kernel"]
+    assert (kernel.level, "GPU 0 (X, sm_90)" in kernel.reason) == (Level.FAIL, True)
