@@ -84,7 +84,7 @@ class Stage:
     def load(self, pod: Object) -> Iterator[Object]:
         """On one pod alone, past the Service."""
         url = f"http://{pod['status']['podIP']}:{naming.SERVING_PORT}/v1/completions"
-        command = [*self.scene.node.prefix, sys.executable, str(LOAD), url, self.scene.name, "1"]
+        command = [*self.scene.node.prefix, sys.executable, str(LOAD), url, self.scene.name, "1", "32"]
         report: Object = {}
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             try:
