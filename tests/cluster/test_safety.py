@@ -258,33 +258,36 @@ PAGES: dict[str, tuple[str, str]] = {
 """What a page says, and the reason that it is told by."""
 
 
-@pytest.mark.parametrize("fault", PAGES)
-def test_a_page_of_metrics_that_is_none_is_told_and_nothing_else_happens(
-    place: Place, relay: Relay, fault: str
-) -> None:
-    text, reason = PAGES[fault]
-    place.serve("chat", **{**GRID, "safety": {"hangSeconds": 10}})
-    with Grid(place, "chat", lambda _: False).running() as grid:
-        place.condition("chat", "MetricsAvailable", "MetricsFound")
-        place.wait("two pods that answer", lambda: len(_answering(place)) == 2)
-        broken, beside = sorted(grid.ready)
-        grid.engines[broken].running = 2
+def test_pages_of_metrics_that_are_none_are_told_and_nothing_else_happens(place: Place, relay: Relay) -> None:
+    place.serve("chat", **{**GRID, "replicas": 4, "safety": {"hangSeconds": 10}})
+    with Grid(place, "chat", lambda _: False).running() as grid, ExitStack() as pages:
+        place.wait("four pods that answer", lambda: len(_answering(place)) == 4)
+        beside, *broken = sorted(grid.ready)
+        for name in broken:
+            grid.engines[name].running = 2
         time.sleep(2)  # the operator sees that requests run there
-        began = time.monotonic()
-        with metrics(grid.gone(broken), text):
-            (event,) = place.wait("an event", lambda: place.events("EngineLost") or None)
-            seconds = time.monotonic() - began
-            assert broken in event["message"]
-            assert reason in event["message"]
-            time.sleep(12)  # longer than a hang would take
-            found = place.conditions("chat")["MetricsAvailable"]
-            assert (found["status"], beside in _answering(place)) == ("True", True)
-            assert not place.events("EngineHung")
-            assert {pod["metadata"]["name"] for pod in grid.pods()} == {broken, beside}
-            assert relay.operator.healthy()
-        told = f"MetricsAvailable {found['status']}, and the pod by name"
-        done = f"k holds in that pod ({reason}); nothing is restarted"
-        tell(fault, Seen(seconds, done, told, "EngineLost", "none: no request passes the operator", STAND_IN))
+        seen: dict[str, float] = {}
+        for name, (fault, (text, reason)) in zip(broken, PAGES.items(), strict=True):
+            began = time.monotonic()
+            pages.enter_context(metrics(grid.gone(name), text))
+
+            def told(name: str = name, reason: str = reason) -> bool:
+                said = [event["message"] for event in place.events("EngineLost")]
+                return any(f"{name}: {reason}" in message for message in said)
+
+            place.wait(f"an event about {name}", told)
+            seen[fault] = time.monotonic() - began
+        time.sleep(12)  # longer than a hang would take
+        found = place.conditions("chat")["MetricsAvailable"]
+        assert (found["status"], _answering(place)) == ("True", {beside})
+        assert not place.events("EngineHung")
+        assert {pod["metadata"]["name"] for pod in grid.pods()} == {beside, *broken}
+        assert relay.operator.healthy()
+        for fault, seconds in seen.items():
+            done = f"k holds in that pod ({PAGES[fault][1]}); nothing is restarted"
+            condition = f"MetricsAvailable {found['status']}, and the pod by name"
+            beside_it = "none: no request passes the operator"
+            tell(fault, Seen(seconds, done, condition, "EngineLost", beside_it, STAND_IN))
 
 
 def _answering(place: Place) -> set[str]:
