@@ -191,6 +191,12 @@ def _ended(stage: Stage, healthy: Object, fault: str, number: signal.Signals, pr
     assert victim["metadata"]["name"] in event["message"]
     status, reason = stage.scene.condition("RemedyInForce")
     assert (status, reason) == ("False", "EngineCrashed")
+    incident = event["message"].partition("incident ")[2].partition(";")[0]
+    record = json.loads(
+        json.loads(stage.scene.kubectl("get", "configmap", "chat-incidents", "-o=json"))["data"][incident]
+    )
+    print(json.dumps(record, indent=1))
+    assert record["log"], "the last lines of the container that ended"
     how = event["message"].partition(": ")[2].partition(" at ")[0]
     code = event["message"].partition("exit code ")[2].partition(" ")[0]
     done = f"told and recorded; the kubelet starts it anew ({how}, exit code {code})"
