@@ -3,16 +3,15 @@ ladder take a step, which acts in the next pass."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from paceline_operator import events, metrics, naming, rolling
+from paceline_operator import events, metrics, naming, records, rolling
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
-from paceline_operator.api.status import BucketStatus, TableRow
+from paceline_operator.api.status import BucketStatus
 from paceline_operator.api.status_rollout import Phase as RolloutPhase
 from paceline_operator.api.status_safety import Phase, SafetyStatus
 from paceline_operator.clients.kube import Kube, KubeError
@@ -21,11 +20,9 @@ from paceline_operator.draft import Draft, Hands
 from paceline_operator.effective.declared import CONTAINER, of_pod
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import Object, Observation, Target
-from paceline_operator.resources.meta import child_metadata
 from paceline_operator.safety import detect, incident
 from paceline_operator.safety.course import Fault, Sight, step
 from paceline_operator.safety.detect import End
-from paceline_operator.safety.incident import Incident
 from paceline_operator.safety.signatures import Death, Named, Remedy, name
 from paceline_operator.tuning.model import Engine
 from paceline_operator.verdicts import is_ready
@@ -97,8 +94,8 @@ async def look(
         metrics.FAULTS.labels(fault.kind).inc()
     if faults and acts:
         done = "; ".join(event.message for event in course.events if event.reason in _STEPS) or "noted, nothing done"
-        records = [_record(draft, memory, by_uid[fault.uid], fault, log, done) for fault, log in faults]
-        await _kept(hands.kube, serving, records)
+        kept = [records.record(draft, memory, by_uid[fault.uid], fault, log, done) for fault, log in faults]
+        await records.keep(hands.kube, serving, kept)
     draft.fields["safety"] = course.memory
     draft.verdicts.append(course.verdict)
     draft.report.events += course.events
@@ -199,7 +196,7 @@ async def _of_end(hands: Hands, draft: Draft, pod: Object, end: End) -> tuple[Fa
         is_stable=_is_stable(pod),
         speculates=speculates,
         lived_seconds=end.lived_seconds,
-        incident=_id(rfc3339(at), end.key),
+        incident=records.name_of(rfc3339(at), end.key),
     ), log
 
 
@@ -218,15 +215,9 @@ def _of_hang(hands: Hands, memory: Remembered, pod: Object) -> Fault:
         how=f"no token for {memory.hung[pod_name]:.0f} s with requests running",
         is_stable=_is_stable(pod),
         speculates=declared is None or bool(declared.method),
-        incident=_id(rfc3339(now), key),
+        incident=records.name_of(rfc3339(now), key),
         is_hang=True,
     )
-
-
-def _id(at: str, key: str) -> str:
-    """Sorts by time."""
-    digest = hashlib.sha256(key.encode()).hexdigest()[:6]
-    return f"{at.replace('-', '').replace(':', '').lower()}-{digest}"
 
 
 def _is_stable(pod: Object) -> bool:
@@ -256,54 +247,3 @@ def _trial_ready(before: SafetyStatus, draft: Draft, pods: Sequence[Object]) -> 
     rollout = draft.fields.get("rollout", draft.previous.rollout)
     on_trial = rollout.phase is RolloutPhase.CANARY and rollout.own and rollout.canary is not None
     return bool(on_trial) and any(is_ready(pod) for pod in rolling.of_track(pods, naming.TRACK_CANARY))
-
-
-def _record(draft: Draft, memory: Remembered, pod: Object, fault: Fault, log: str, done: str) -> Incident:
-    last = memory.sightings.get(fault.pod)
-    containers = (pod.get("spec") or {}).get("containers") or []
-    engine: Object = next((one for one in containers if one.get("name") == CONTAINER), {})
-    statuses = (pod.get("status") or {}).get("containerStatuses") or []
-    status: Object = next((one for one in statuses if one.get("name") == CONTAINER), {})
-    table: Sequence[TableRow] = draft.fields.get("table", draft.previous.table)
-    lines, left_out = incident.kept_lines(log)
-    states = [(status.get(key) or {}).get("terminated") or {} for key in ("state", "lastState")]
-    ended: Mapping[str, object] = {} if fault.is_hang else next(filter(None, states), {})
-    code = ended.get("exitCode")
-    arguments = [str(one) for one in (*(engine.get("command") or ()), *(engine.get("args") or ()))]
-    return Incident(
-        id=fault.incident,
-        at=rfc3339(fault.at),
-        kind=fault.kind,
-        pod=fault.pod,
-        fingerprint=fault.named.fingerprint,
-        title=fault.named.title,
-        engine_version=last.state.engine_version if last else "",
-        exit_code=code if isinstance(code, int) else None,
-        reason=str(ended.get("reason", "")),
-        restarts=int(status.get("restartCount") or 0),
-        lived_seconds=fault.lived_seconds,
-        arguments=incident.clean_arguments(arguments),
-        table={str(row.from_requests): row.k for row in table},
-        load=last.gauges.running if last else None,
-        generation=last.state.generation if last else None,
-        action=done,
-        log=lines,
-        left_out=left_out,
-    )
-
-
-async def _kept(kube: Kube, serving: SpeculativeServing, records: Sequence[Incident]) -> None:
-    """In the serving's ConfigMap. A record that cannot be kept is logged: it must not keep pods from their remedy."""
-    metadata = child_metadata(serving, naming.INCIDENTS)
-    try:
-        there = await kube.get("ConfigMap", metadata["namespace"], metadata["name"])
-        owners = [one.get("uid") for one in (there or {}).get("metadata", {}).get("ownerReferences") or []]
-        if there is not None and serving.metadata.uid not in owners:
-            logger.warning("Incidents not kept, the ConfigMap is somebody else's: name=%s", metadata["name"])
-            return
-        fresh = {one.id: incident.body(replace(one, action=incident.clean(one.action))) for one in records}
-        data = incident.kept((there or {}).get("data") or {}, fresh)
-        if there is None or data != there.get("data"):
-            await kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
-    except KubeError as error:
-        logger.warning("Incidents not kept: name=%s error=%s", metadata["name"], error)
