@@ -122,7 +122,7 @@ class World:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.engines.close()
+        await self.engines.close()
         await self._stack.aclose()
 
     def check(self) -> None:

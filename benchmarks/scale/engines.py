@@ -155,7 +155,8 @@ class Engine:
             f'{{"bootId":"{self.boot_id}","cursor":"{self.boot_id}:{now:f}","reset":{json.dumps(fresh)},'
             f'"lostWindows":0,"fromSeconds":{begun:f},"toSeconds":{now:f},"cells":[{",".join(cells)}],'
             f'"acceptance":[{",".join(fates)}],"excludedSteps":{{}},"stepsByK":{{}},"probeStepsByK":{{}},'
-            f'"gauges":{{"running":{self.load},"waiting":0,"kvCacheUsage":0.1,"promptTokens":0,"generationTokens":{int(100 * now)}}}}}'
+            f'"gauges":{{"running":{self.load},"waiting":0,"kvCacheUsage":0.1,"promptTokens":0,'
+            f'"generationTokens":{int(100 * now)}}}}}'
         )
 
     def _runs(self, seconds: float, force: int) -> list[tuple[int, bool, int]]:
@@ -193,11 +194,15 @@ def _fate(load: int, k: int, steps: int) -> str:
 class _Connection(asyncio.Protocol):
     """HTTP/1.1 as far as a client of the control port needs it."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self._read = engine, b""
+    def __init__(self, engine: Engine, open_now: set[Any]) -> None:
+        self._engine, self._read, self._open = engine, b"", open_now
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
+        self._open.add(transport)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._open.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._read += data
@@ -226,17 +231,23 @@ class Engines:
     def __init__(self) -> None:
         self.by_address: dict[str, Engine] = {}
         self._servers: list[asyncio.Server] = []
+        self._open: set[Any] = set()
+        """Connections."""
 
     async def start(self, address: str, engine: Engine) -> None:
         """Listen at `address`, the control port."""
         self.by_address[address] = engine
         loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_server(lambda: _Connection(engine), address, CONTROL_PORT))
+        made = await loop.create_server(lambda: _Connection(engine, self._open), address, CONTROL_PORT)
+        self._servers.append(made)
 
-    def close(self) -> None:
-        """Listen no more."""
+    async def close(self) -> None:
+        """Listen no more, and end what is open."""
         for server in self._servers:
             server.close()
+        for transport in self._open:
+            transport.abort()
+        await asyncio.sleep(0)  # they end in the next turn of the loop
 
     def lags(
         self, since: float, until: float, interval: float, of: Callable[[Engine], bool] = lambda _: True

@@ -13,7 +13,7 @@ from benchmarks.scale.trial import Plan, run
 pytestmark = pytest.mark.cluster
 
 SERVINGS = 12
-PLAN = Plan(converge=90, settle=2, steady=6, change=20, faults=10, rest=0, idle=1, interval=2)
+PLAN = Plan(converge=90, settle=2, steady=4, change=4, faults=8, rest=0, idle=1, interval=2)
 LATE_SECONDS = 4.0
 """Two periods, on a machine that other suites share."""
 
@@ -22,7 +22,7 @@ LATE_SECONDS = 4.0
 def test_all_converge_and_faults_of_some_delay_no_other(tmp_path: Path) -> None:
     found = run(SERVINGS, PLAN, tmp_path / "plane")
     assert found["converge_seconds"] is not None, found["not_converged"]
-    assert found["change"]["not_told"] == 0, found["change"]
+    assert found["change"]["lag"]["p99_seconds"] <= LATE_SECONDS, found["change"]
     others, lying = found["faults"]["others"], found["faults"]["lying"]
     # Each of the engines beside the faults was read in most of the periods, and so was the one that tells garbage.
     assert others["readings"] >= 12 * PLAN.faults / PLAN.interval / 2
