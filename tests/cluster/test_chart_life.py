@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,7 +222,7 @@ def _ours(item: Object) -> bool:
     ids="-".join,
 )
 def test_nothing_hangs_in_whatever_order_it_is_removed(cluster: Cluster, order: tuple[str, ...]) -> None:
-    steps = {
+    steps: dict[str, Callable[[], object]] = {
         "kinds": lambda: _delete_kinds(cluster),
         "release": lambda: cluster.helm("uninstall"),
         "servings": lambda: _delete_servings(cluster),
@@ -292,8 +292,8 @@ def test_whoever_may_what_the_operator_may_installs_it_in_a_namespace(cluster: C
         role["metadata"]["name"] += "-granted"
     plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(granted))
     plane.kubectl("-n", name, "create", "serviceaccount", "installer")
-    for number, role in enumerate(["clusterrole=admin", *(f"role={each['metadata']['name']}" for each in granted)]):
-        who = (f"--{role}", f"--serviceaccount={name}:installer")
+    for number, named in enumerate(["clusterrole=admin", *(f"role={each['metadata']['name']}" for each in granted)]):
+        who = (f"--{named}", f"--serviceaccount={name}:installer")
         plane.kubectl("-n", name, "create", "rolebinding", f"installer-{number}", *who)
     config = plane.write_kubeconfig("installer", token=_token(plane, name, "installer"))
     options = (CHART, "--skip-crds", f"--namespace={name}")
