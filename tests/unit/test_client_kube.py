@@ -269,6 +269,12 @@ async def test_an_optional_kind_is_looked_for_once_in_a_while(
     assert [path for _, path, *_ in stub.requests] == 3 * ["/apis/keda.sh/v1alpha1"]
 
 
+async def test_passes_that_ask_for_an_optional_kind_together_ask_the_api_once(stub: Stub, kube: Kube) -> None:
+    stub.says(200, {"resources": [{"name": "scaledobjects"}]})
+    assert all(await asyncio.gather(*(kube.serves("ScaledObject") for _ in range(5))))
+    assert len(stub.requests) == 1
+
+
 async def test_an_optional_kind_is_read_at_its_own_address(stub: Stub, kube: Kube) -> None:
     stub.says(200, {"items": []})
     await kube.list("LeaderWorkerSet", "team", {})

@@ -165,6 +165,7 @@ class Kube:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="kube")
         self._discovered: dict[str, tuple[float, frozenset[str]]] = {}
         """apiVersion of optional kinds -> (when asked, on the loop's clock; plurals)."""
+        self._lookups: dict[str, asyncio.Lock] = {}
 
     def close(self) -> None:
         """Let threads end with the calls they are in."""
@@ -284,10 +285,12 @@ class Kube:
     async def serves(self, kind: str) -> bool:
         """Whether the cluster has this optional kind, as it was at most DISCOVERY_SECONDS ago."""
         group_version, plural = OPTIONAL[kind]
-        now = asyncio.get_running_loop().time()
-        asked = self._discovered.get(group_version)
-        if asked is None or now - asked[0] >= DISCOVERY_SECONDS:
-            asked = self._discovered[group_version] = now, await self.served(group_version)
+        # One at a time: of passes that ask together one asks the API, and the others have its answer.
+        async with self._lookups.setdefault(group_version, asyncio.Lock()):
+            now = asyncio.get_running_loop().time()
+            asked = self._discovered.get(group_version)
+            if asked is None or now - asked[0] >= DISCOVERY_SECONDS:
+                asked = self._discovered[group_version] = now, await self.served(group_version)
         return plural in asked[1]
 
     async def _call(
