@@ -80,12 +80,11 @@ class Scene:
             daemon.stop(grace_seconds=0)
 
     @contextmanager
-    def load(self, concurrency: int, tokens: int = 64) -> Iterator[Object]:
-        """A load of requests for `tokens` each through the serving's Service; what became of them is in the dict after
-        the block."""
+    def load(self, concurrency: int, *options: str) -> Iterator[Object]:
+        """A load through the serving's Service; what became of its requests is in the dict after the block."""
         address = self.kubectl("get", "service", self.name, "--output=jsonpath={.spec.clusterIP}:{.spec.ports[0].port}")
         url = f"http://{address}/v1/completions"
-        command = [*self.node.prefix, sys.executable, str(LOAD), url, self.name, str(concurrency), str(tokens)]
+        command = [*self.node.prefix, sys.executable, str(LOAD), url, self.name, str(concurrency), *options]
         report: Object = {}
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             try:

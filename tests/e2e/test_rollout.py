@@ -27,14 +27,14 @@ TOKENS = 24
 """Few, so that the loads of both pods change all the time and are the same now and then: connections go to either by
 chance."""
 START_SECONDS = 400.0
-JUDGE_SECONDS = 240.0
+JUDGE_SECONDS = 400.0
 DEADLINE_SECONDS = 600
 """A canary that nothing speaks against is not promoted unmeasured before the test gives up."""
 SLOWEST_SECONDS = 120
 """Of a request of the load, whose client waits no longer: two engines share two cores, and what runs must be ended."""
 TUNING = {"intervalSeconds": 2, "mode": "Manual", "table": [{"fromRequests": 1, "k": 0}]}
 HURTING_K = 24
-"""Numbers without a rule are drafted for at each step, and nearly all drafts fail: the more, the worse."""
+"""Digits without a rule are drafted for at each step, and nearly all drafts fail: the more, the worse."""
 
 
 def serving() -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _served(node: Node, namespace: str, spec: dict[str, Any]) -> Iterator[tuple[
         scene.wait("the serving to be Ready", lambda: scene.condition("Ready")[0] == "True", START_SECONDS, operator)
         scene.wait("k to be 0", lambda: scene.condition("Tuned") == ("True", "Manual"), 30, operator)
         first = scene.pod()
-        with scene.load(CONCURRENCY, TOKENS) as report:
+        with scene.load(CONCURRENCY, str(TOKENS)) as report:
             yield scene, operator, spec, first
     print(report)
     assert report["failures"] == []

@@ -81,8 +81,9 @@ def test_where_loads_differ_a_canary_is_judged_by_what_it_is_at_most_or_at_least
     assert (fast.good, "is at least 1.1" in fast.message) == (True, True)
     assert judge(LIMITS, BUSY, BUSY, pairs(1.1, order=-1)).good is None, "at most 1.1 may be bad"
     assert judge(LIMITS, BUSY, BUSY, pairs(0.6, order=1)).good is None, "at least 0.6 may be good"
-    known = [*pairs(1.0), *pairs(0.6, order=-1)]
-    assert judge(LIMITS, BUSY, BUSY, known).good is True, "what is known at the same loads counts alone"
+    few = [*pairs(0.6, 4), *pairs(0.6, 4, order=-1)]
+    assert judge(LIMITS, BUSY, BUSY, few).good is False, "what is known at the same loads counts with it"
+    assert judge(LIMITS, BUSY, BUSY, [*pairs(1.0), *pairs(1.2, order=-1)]).good is True, "and alone"
 
 
 def test_requests_that_fail_are_bad_unless_they_fail_everywhere() -> None:
@@ -266,9 +267,11 @@ async def test_steps_of_another_time_are_not_compared() -> None:
 
 
 async def test_steps_of_the_nearest_other_loads_do_after_a_while() -> None:
-    reading = Reading([cell(3, 10, 30), cell(1, 10, 10), cell(12, 10, 120)], [cell(6, 10, 30)])
+    reading = Reading([cell(3, 10, 30), cell(1, 10, 10), cell(12, 10, 120), cell(24, 10, 999)], [cell(6, 10, 30)])
+    far = Reading([cell(1, 10, 10), cell(24, 10, 240)], [cell(6, 10, 30)])
     assert (await watched(reading)).pairs == (), "the same load may come"
     watch = await watched(*[reading] * (PATIENCE + 1))
+    assert (await watched(*[far] * 9)).pairs == (), "too far away"
     below, above = sorted(watch.pairs, key=lambda pair: pair.order)
     assert tuple(below) == pytest.approx((0.0, 10 * (PATIENCE + 1), -1))
     assert tuple(above) == pytest.approx((math.log(1 / 4), 10 * (PATIENCE + 1), 1))

@@ -50,10 +50,11 @@ def judge(limits: Canary, stable: Side, canary: Side, pairs: Sequence[Pair] = ()
     if found := _failing(limits, stable, canary) or _breaking(limits, stable, canary):
         return found
     lost, slower = limits.max_goodput_loss_percent / 100, limits.max_latency_increase_percent / 100
-    ratio, most, least = _ratios(pairs)
-    if most is not None and most.high < 1 - lost:
-        told = _told(most, "at most " if ratio is None else "")
-        return Judgement(False, Reason.GOODPUT_LOST, f"{told}; rollout.canary allows a loss of {lost:.0%}")
+    same, most, least = _ratios(pairs)
+    for ratio, bound in ((same, ""), (most, "at most ")):
+        if ratio is not None and ratio.high < 1 - lost:
+            text = f"{_told(ratio, bound)}; rollout.canary allows a loss of {lost:.0%}"
+            return Judgement(False, Reason.GOODPUT_LOST, text)
     one, other = stable.requests, canary.requests
     if share := _slower(one.first_token, other.first_token, SLOW_QUANTILE, slower):
         text = (
@@ -69,9 +70,10 @@ def judge(limits: Canary, stable: Side, canary: Side, pairs: Sequence[Pair] = ()
         return Judgement(False, Reason.TPOT_INCREASED, text)
     if limits.output_contract and min(stable.answers.given, canary.answers.given) < ASKED:
         return Judgement(None, Reason.CANARY_UNJUDGED, "its output contract was not asked often enough yet")
-    if least is not None and least.low >= 1 - lost:
-        return Judgement(True, Reason.CANARY_GOOD, _told(least, "at least " if ratio is None else ""))
-    if ratio is not None:
+    for ratio, bound in ((same, ""), (least, "at least ")):
+        if ratio is not None and ratio.low >= 1 - lost:
+            return Judgement(True, Reason.CANARY_GOOD, _told(ratio, bound))
+    if most is not None or least is not None:
         text = f"whether it loses more than {lost:.0%} of goodput is not sure yet"
         return Judgement(None, Reason.CANARY_UNJUDGED, text)
     if not stable.steps and not canary.steps and min(_count(one.token), _count(other.token)) >= 5 * LEAST_REQUESTS:
@@ -82,10 +84,11 @@ def judge(limits: Canary, stable: Side, canary: Side, pairs: Sequence[Pair] = ()
 
 
 def _ratios(pairs: Sequence[Pair]) -> tuple[Interval | None, Interval | None, Interval | None]:
-    """Goodput of the canary over that of the others: (at the same loads, at most, at least). The first, where it is
-    known, is all three."""
-    same, most, least = (goodput_ratio([pair for pair in pairs if pair.order == order]) for order in (0, -1, 1))
-    return (same, same, same) if same is not None else (None, most, least)
+    """Goodput of the canary over that of the others: (at the same loads, at most, at least). What was seen at the same
+    loads is in all three."""
+    orders = ({0}, {0, -1}, {0, 1})
+    same, most, least = (goodput_ratio([pair for pair in pairs if pair.order in each]) for each in orders)
+    return same, most, least
 
 
 def goodput_ratio(pairs: Sequence[Pair]) -> Interval | None:

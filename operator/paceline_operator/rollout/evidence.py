@@ -19,7 +19,7 @@ from paceline_operator.rollout.contract import Answers
 from paceline_operator.rollout.page import Page
 from paceline_operator.tuning.model import Engine
 
-LEAST_STEPS = 8
+LEAST_STEPS = 6
 """Decode steps of one kind on each side that make a pair; fewer say more of the moment than of the engine."""
 SPAN = 16
 """Readings for which steps wait for those of the other side: later ones would be of another time."""
@@ -27,6 +27,10 @@ PATIENCE = 4
 """Readings after which steps of the nearest other load will do."""
 KEPT_PAIRS = 256
 """The newest."""
+
+
+NEAR = 3
+"""Loads whose ratio is beyond it say nothing of each other: at one request a step is all weights, and a batch is free."""
 
 
 class Kind(NamedTuple):
@@ -185,7 +189,8 @@ def _matches(kind: Kind, theirs: Mapping[Kind, Sums]) -> list[tuple[Kind, int]]:
     """The same kind, else the nearest smaller and the nearest larger load; each with its order."""
     if kind in theirs:
         return [(kind, 0)]
-    alike = [other for other in theirs if other[1:] == kind[1:]]
+    near = range(-(-kind.load // NEAR), kind.load * NEAR + 1)
+    alike = [other for other in theirs if other[1:] == kind[1:] and other.load in near]
     below = max((other for other in alike if other.load < kind.load), default=None)
     above = min((other for other in alike if other.load > kind.load), default=None)
     return [(other, order) for other, order in ((below, -1), (above, 1)) if other is not None]
