@@ -34,6 +34,8 @@ LINES = {
     "kv_tokens": r"KV cache size: ([\d,]+) tokens",
     "kv_gib": r"(?:Available KV cache memory: |Explicitly set \()([\d.]+)",
     "graphs_gib": r"Graph capturing finished in .* took ([\d.]+) GiB",
+    "share_before_graphs": r"current --gpu-memory-utilization=([\d.]+) is equivalent",
+    "share_after_graphs": r"is equivalent to --gpu-memory-utilization=([\d.]+)",
     "graphs_estimated_by_vllm_gib": r"CUDA graph pool memory: .*?, ([\d.]+) GiB \(estimated\)",
     "full_graphs": r"Capturing CUDA graphs \(FULL\).*?(\d+)/\1 ",
     "piecewise_graphs": r"Capturing CUDA graphs \(PIECEWISE\).*?(\d+)/\1 ",
@@ -91,17 +93,21 @@ def boot(engine: Asked, log: Path, seconds: float) -> str:
 def measured(log: str) -> dict[str, float]:
     """Figures of a log; those that it lacks are left out."""
     found = {name: re.findall(pattern, log) for name, pattern in LINES.items()}
-    return {name: float(values[-1].replace(",", "")) for name, values in found.items() if values}
+    # Graphs are captured twice: a few of them first, to see what they take.
+    last = {name: float(values[-1].replace(",", "")) for name, values in found.items() if values}
+    return last | {name: max(map(float, found[name])) for name in ("full_graphs", "piecewise_graphs") if found[name]}
 
 
-def compared(engine: Asked, work: Path, log: str) -> dict[str, Any]:
-    """Budget and engine side by side; ratios are computed / measured."""
+def compared(engine: Asked, work: Path, log: str, gpu_bytes: int) -> dict[str, Any]:
+    """Budget and engine side by side; ratios are computed / measured. Tokens are those of the memory that it had."""
     target = gather.read("target", engine.target.source, gather.Folder(work / "target"))
     draft = gather.read("draft", engine.draft.source, gather.Folder(work / "draft")) if engine.draft else None
     budget = memory.budget(engine, target, draft)
     assert budget is not None
     took = measured(log)
-    said = {
+    left = gpu_bytes * engine.memory_utilization_percent / 100 - budget.fixed
+    said = {"kv_gib": left / memory.GIB} if engine.gpu else {}
+    said |= {
         "weights_gib": ((budget.weights or 0) + (budget.draft_weights or 0)) / memory.GIB,
         "kv_tokens": budget.blocks(int(took.get("kv_gib", 0.0) * memory.GIB)) * budget.block_size,
         "graphs_gib": budget.graphs / memory.GIB,

@@ -191,12 +191,28 @@ def test_a_kernel_that_ends_with_a_fault_is_the_devices_error(monkeypatch: pytes
         synchronize=fault,
     )
     torch = SimpleNamespace(
-        version=SimpleNamespace(cuda="13.0"), cuda=cuda, _C=SimpleNamespace(_cuda_getDriverVersion=lambda: 13010),
+        version=SimpleNamespace(cuda="13.0"), cuda=cuda,
         bfloat16="b", float16="h", arange=lambda _: Matrix(),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", torch)
     seen = machine.look(Asked(target=TARGET))
-    assert (seen.driver, seen.cuda, seen.gpus[0].bytes) == ("13.1", "13.0", 2)
+    assert (seen.cuda, seen.gpus[0].bytes) == ("13.0", 2)
     assert "illegal memory access was encountered Xid 31" in seen.gpus[0].error
     kernel = {check.name: check for check in machine.checks(Asked(target=TARGET), seen)}["kernel"]
     assert (kernel.level, "GPU 0 (X, sm_90)" in kernel.reason) == (Level.FAIL, True)
+
+
+@pytest.mark.parametrize(("number", "version"), [(13010, "13.1"), (12040, "12.4"), (0, "")])
+def test_the_drivers_version_is_asked_of_its_library(
+    number: int, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tell(place: Any) -> int:
+        place._obj.value = number
+        return 0
+
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: SimpleNamespace(cuDriverGetVersion=tell))
+    assert machine._driver() == version
+
+
+def test_where_there_is_no_driver_there_is_no_version() -> None:
+    assert machine._driver() == "" or machine._driver()[0].isdigit()

@@ -69,6 +69,17 @@ def test_the_estimate_for_graphs_is_between_what_two_engines_of_one_kind_took() 
     assert one < budget_of(MEASURED["engines"][1]).graphs / GIB < other
 
 
+@pytest.mark.parametrize("row", MEASURED["alone"]["engines"], ids=lambda row: row["name"])
+def test_what_is_left_for_the_kv_cache_is_within_5_percent_of_what_vllm_left(row: dict[str, Any]) -> None:
+    """From nothing but configurations and the GPU's size: weights, graphs and activations taken off."""
+    budget, alone = budget_of(row), MEASURED["alone"]
+    left = alone["gpuBytes"] * alone["utilizationPercent"] // 100 - budget.fixed
+    assert left / GIB == pytest.approx(row["kvGib"], rel=0.05)
+    assert budget.blocks(left) * budget.block_size == pytest.approx(row["kvTokens"], rel=0.05)
+    assert ((budget.weights or 0) + (budget.draft_weights or 0)) / GIB == pytest.approx(row["weightsGib"], rel=0.05)
+    assert row["graphsAsideGib"] < budget.graphs / GIB < 1.4 * row["graphsAsideGib"], "stated, and rather too much"
+
+
 def test_key_value_heads_are_not_divided_among_more_gpus_than_there_are() -> None:
     settings = config.of(facts("qwen3-235b-a22b"))
     asked = Asked(target=Source(source="/x"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import time
 from collections.abc import Callable, Iterator
@@ -62,7 +63,7 @@ def look(asked: Asked, clock: Callable[[], float] = time.monotonic) -> Machine:
         import torch
 
         cuda = str(torch.version.cuda or torch.version.hip or "")
-        driver = _driver(torch)
+        driver = _driver()
         built_for = tuple(torch.cuda.get_arch_list())
         count = torch.cuda.device_count()
         gpus = [_gpu(torch, index) for index in range(count)] if torch.cuda.is_available() else []
@@ -83,9 +84,14 @@ def _version(name: str) -> str:
         return ""
 
 
-def _driver(torch: Any) -> str:
-    number = int(torch._C._cuda_getDriverVersion()) if hasattr(torch._C, "_cuda_getDriverVersion") else 0
-    return f"{number // 1000}.{number % 1000 // 10}" if number else ""
+def _driver() -> str:
+    """By the driver's own library: torch does not hand the number on."""
+    number = ctypes.c_int(0)
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return ""
+    return f"{number.value // 1000}.{number.value % 1000 // 10}" if number.value else ""
 
 
 def _reason(torch: Any) -> str:
