@@ -250,7 +250,9 @@ async def test_only_what_both_did_since_they_are_watched_counts() -> None:
     assert (stable.requests.answered, stable.requests.failed, canary.requests.answered) == (60.0, 3.0, 30.0)
     few = [await engine("b", cell(4, 1, 3))]
     (pair,) = seen(watch, "new", few, {}, ["b"], 0.0).pairs
-    assert tuple(pair) == pytest.approx((math.log(150 / 400), LEAST_STEPS, 0)), "with those of before"
+    assert tuple(pair) == pytest.approx((math.log(12 / (0.01 * LEAST_STEPS) / 400), LEAST_STEPS, 0)), (
+        "with those of before"
+    )
     assert seen(watch, "other", later, pages, ["b"], 0.0).sides(["b"])[1].steps == 0, "another canary"
 
 

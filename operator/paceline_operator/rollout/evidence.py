@@ -27,10 +27,8 @@ PATIENCE = 4
 """Readings after which steps of the nearest other load will do."""
 KEPT_PAIRS = 256
 """The newest."""
-
-
 NEAR = 3
-"""Loads whose ratio is beyond it say nothing of each other: at one request a step is all weights, and a batch is free."""
+"""Loads whose ratio is beyond it say nothing of each other: beside one request in a step, a second is nearly free."""
 
 
 class Kind(NamedTuple):
