@@ -91,3 +91,31 @@ def test_four_bits_and_their_scales_are_as_large_as_the_published_checkpoint() -
     for name, published in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):
         stored = sum(one.bytes for one in layout.tensors(config.of(facts(name))))
         assert stored / 2**30 == pytest.approx(published, rel=0.02)
+
+
+def test_the_table_has_level_reason_remedy_and_seconds_of_each_check(tmp_path: Path) -> None:
+    case = yaml.safe_load((DATA / "bad" / "vocabulary-padded.yaml").read_text())
+    looked_at(case, tmp_path)
+    given = ["preflight", "-f", str(tmp_path / "serving.yaml"), "--models", str(tmp_path / "models")]
+    result = RUNNER.invoke(app, given)
+    assert result.exit_code == 1
+    (line,) = [one for one in result.output.splitlines() if "vocabulary:" in one]
+    assert line.startswith("  fail     vocabulary: the target has 152064 tokens and the draft 151936")
+    assert line.endswith(" s]")
+    assert "needs" in next(one for one in result.output.splitlines() if "memory:" in one), "no GPU's size was told"
+
+
+def test_a_folder_that_is_none_is_a_mistake_and_not_a_failed_check(tmp_path: Path) -> None:
+    case = yaml.safe_load((DATA / "good" / "mixtral-ngram.yaml").read_text())
+    looked_at(case, tmp_path)
+    result = RUNNER.invoke(app, ["preflight", "-f", str(tmp_path / "serving.yaml"), "--models", str(tmp_path / "no")])
+    assert result.exit_code == 2
+    assert "is no folder" in result.output
+
+
+def test_without_the_wish_no_model_is_looked_at(tmp_path: Path) -> None:
+    case = yaml.safe_load((DATA / "bad" / "weights-cut-off.yaml").read_text())
+    looked_at(case, tmp_path)
+    result = RUNNER.invoke(app, ["preflight", "-f", str(tmp_path / "serving.yaml"), "-o", "json"])
+    assert result.exit_code == 0
+    assert json.loads(result.output)[0]["checks"] == []
