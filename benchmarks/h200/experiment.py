@@ -117,15 +117,15 @@ def documents(name: str, rounds: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def tokenizer(folder: Path) -> None:
     """A word for each token, so that lengths come out exactly: the shapes have no tokenizer of their own."""
-    vocabulary = {f"w{at}": at for at in range(SCALE.vocabulary)}
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"w{at}": at for at in range(3, SCALE.vocabulary)}
     whole = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
         "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
     }  # fmt: skip
     (folder / "tokenizer.json").write_text(json_of(whole))
-    named = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "w1", "eos_token": "w2", "unk_token": "w0"}
-    (folder / "tokenizer_config.json").write_text(json_of(named | {"model_max_length": 8192}))
+    named = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json_of(named | {"unk_token": "<unk>", "model_max_length": 8192}))
 
 
 def json_of(value: Any) -> str:

@@ -91,6 +91,10 @@ def test_what_is_left_and_why() -> None:
     assert progress.missing(made, results[SERVING], reasons) == (
         "round 3, loads 1, 4: left out by the budget before it began",
     )
+    assert progress.missing(made, result(BASELINE), {}) == (
+        "rounds 1, 2, loads 1, 4: not reached",
+        "round 3, loads 1, 4: left out by the budget before it began",
+    )
     assert not progress.whole(made, results)
     assert progress.state(made, results) == "5 of 8 windows measured"
 

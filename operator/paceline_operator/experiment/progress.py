@@ -9,6 +9,7 @@ from paceline_operator.experiment.plan import Measurement, Plan, Visit
 from paceline_operator.experiment.results import VariantResult
 
 NOT_REACHED = "not reached"
+LONGEST = 1024
 Place = tuple[str, int, int]
 """Variant, round, load."""
 
@@ -20,20 +21,25 @@ def left(visit: Visit, results: Mapping[str, VariantResult]) -> tuple[Measuremen
 
 
 def missing(plan: Plan, result: VariantResult, reasons: Mapping[Place, str]) -> tuple[str, ...]:
-    """A text for each round and reason: what was asked for and not measured of one variant."""
+    """What was asked for and not measured of one variant: a text for each reason and the loads that it is for."""
     loads = sorted({one.load for visit in plan.visits for one in visit.measurements})
     there = {(window.round, window.load) for window in result.windows}
-    found: dict[tuple[int, str], list[int]] = {}
+    found: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for round_ in range(plan.rounds + len(plan.cut)):
+        by_reason: dict[str, list[int]] = {}
         for load in loads:
             if (round_, load) not in there:
                 cut = "left out by the budget before it began" if round_ in plan.cut else NOT_REACHED
-                why = reasons.get((result.variant, round_, load), cut)
-                found.setdefault((round_, why), []).append(load)
+                by_reason.setdefault(reasons.get((result.variant, round_, load), cut), []).append(load)
+        for why, at in by_reason.items():
+            found.setdefault((why, tuple(at)), []).append(round_ + 1)
     return tuple(
-        f"round {round_ + 1}, {'load' if len(at) == 1 else 'loads'} {', '.join(map(str, at))}: {why}"[:1024]
-        for (round_, why), at in found.items()
+        f"{_counted('round', rounds)}, {_counted('load', at)}: {why}"[:LONGEST] for (why, at), rounds in found.items()
     )
+
+
+def _counted(what: str, numbers: Sequence[int]) -> str:
+    return f"{what}{'s'[: len(numbers) > 1]} {', '.join(map(str, numbers))}"
 
 
 @dataclass(frozen=True)
