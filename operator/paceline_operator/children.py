@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
-from paceline_operator import extras, metrics, naming, observe, resources, rolling
+from paceline_operator import extras, metrics, naming, observe, resources, rolling, traffic
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status_rollout import Phase
@@ -16,6 +17,7 @@ from paceline_operator.plan import ChildKey, ChildPlan, Observation, key_of, pla
 from paceline_operator.resources import workload
 from paceline_operator.rollout.accept import accept
 from paceline_operator.rollout.canary import judge
+from paceline_operator.rollout.decide import OCCUPIED_SECONDS
 from paceline_operator.rollout.evidence import Watch
 from paceline_operator.rollout.situation import UNKNOWN, Judgement
 from paceline_operator.safety.lay import holds, laid
@@ -44,28 +46,40 @@ async def decided(
     judgement = found if is_watched else UNKNOWN
     if stands := [f"{pod} for {memory.hung[pod]:.0f} s" for pod in canaries if pod in memory.hung]:
         judgement = Judgement(False, Reason.ENGINE_HUNG, f"it has requests and gives no token: {', '.join(stands)}")
-    occupied = ""
+    occupied, asked = "", serving
+    displaced: tuple[str, ...] = ()
     while True:
         given = (judgement, watched, hands.defaults, key, now, occupied)
         rolled = rolling.roll(serving, raw, look, accepted, *given, remedy=remedy)
-        extra = extras.gather(extras.Asked(serving, rolled, raw, look, draft.previous, hands.defaults, key))
+        extra = extras.gather(extras.Asked(asked, rolled, raw, look, draft.previous, hands.defaults, key))
         wanted = [*resources.around(serving, hands.defaults), *extra.manifests, *rolled.manifests]
         there = await observe.namesakes(hands.kube, draft.namespace, look, list(map(key_of, wanted)))
         plan = plan_children(wanted, there, raw, memory.applied, look.absent)
         places = workload.keys(serving.metadata.name, naming.TRACK_CANARY)
-        of_canary = [manifest for manifest in rolled.manifests if key_of(manifest) in places]
-        in_its_place = plan_children(of_canary, there, raw, memory.applied, look.absent).conflicts
-        if occupied or not plan.conflicts or plan.conflicts != in_its_place:
+        canary = [manifest for manifest in rolled.manifests if key_of(manifest) in places]
+        plain = [manifest for manifest in extra.manifests if traffic.is_plain(serving, manifest)]
+        of_canary, of_plain = (
+            plan_children(each, there, raw, memory.applied, look.absent).conflicts for each in (canary, plain)
+        )
+        if set(plan.conflicts) - {*of_canary, *of_plain}:
             break
-        occupied = "; ".join(in_its_place)  # only the rollout waits for that: the pods that run are served as ever
+        # Only the rollout waits for the one, and plain pods for the other: the pods that run are served as ever.
+        if of_canary and not occupied:
+            occupied = "; ".join(of_canary)
+        elif of_plain and not displaced:
+            displaced, asked = of_plain, traffic.without_plain(serving)
+        else:
+            break
     if not plan.conflicts:
+        plan = replace(plan, displaced=displaced)
         decision = rolled.decision
         memory.in_force, memory.frozen = rolled.in_force, decision.frozen or extra.frozen
         if not decision.frozen:
             memory.watch = Watch()
             if rollout.phase in (Phase.PROMOTING, Phase.ROLLING):
                 memory.tuner = Memory()  # of pods that are gone: the engines tell their own history anew
-        after = min((each for each in (decision.after, extra.after) if each is not None), default=None)
+        again = OCCUPIED_SECONDS if displaced else None
+        after = min((each for each in (decision.after, extra.after, again) if each is not None), default=None)
         memory.look_at = None if after is None else hands.clock.monotonic() + after
         draft.withdrawn |= set(extra.withdrawn)
         draft.fields |= {**extra.fields, "rollout": decision.memory}

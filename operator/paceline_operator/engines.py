@@ -50,7 +50,7 @@ async def carried_out(
     if plan:
         await act.carry_out(hands.kube, draft.namespace, plan, report)
         memory.applied |= report.applied
-        if plan.integrates:
+        if plan.integrates or plan.displaced:
             draft.verdicts.append(verdicts.integrations(why_withheld(plan, look.absent, report.absent)))
         else:
             draft.withdrawn.add(ConditionType.INTEGRATIONS_AVAILABLE)

@@ -125,6 +125,8 @@ class ChildPlan:
     """Wanted children whose kind is absent. The others do not wait for them."""
     integrates: bool = False
     """A child of an optional kind is wanted."""
+    displaced: tuple[str, ...] = ()
+    """Conflicts in the place of plain pods, which are not among the wanted children for that: the others are."""
 
 
 def key_of(manifest: Mapping[str, Any]) -> ChildKey:
@@ -182,10 +184,18 @@ def plan_children(
 def why_withheld(
     plan: ChildPlan, seen: Mapping[str, Absence], found: Mapping[str, Absence]
 ) -> dict[str, tuple[Reason, str]]:
-    """`<kind> <name>` of a child -> why it is not there: its kind was not there when `seen`, or when `found` out."""
+    """`<kind> <name>` of a child -> why it is not there: its kind was not there when `seen`, or when `found` out. And
+    why there are no plain pods."""
     pairs = [(key, seen[key[0]]) for key in plan.withheld]
     pairs += [(key, found[key[0]]) for key in (key_of(each.manifest) for each in plan.applies) if key[0] in found]
-    return {f"{kind} {name}": (why.reason, why.message) for (kind, name), why in pairs}
+    displaced = {
+        "spec.routing.plain": (
+            Reason.CHILD_CONFLICT,
+            f"{'; '.join(plan.displaced)}: delete them, and plain pods are made",
+        )
+    }
+    withheld = {f"{kind} {name}": (why.reason, why.message) for (kind, name), why in pairs}
+    return withheld | (displaced if plan.displaced else {})
 
 
 def _controller(child: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -49,6 +49,18 @@ def manifests(
     return [each for each in found if each["kind"] not in without]
 
 
+def is_plain(serving: SpeculativeServing, manifest: Object) -> bool:
+    """Whether it is of the plain pods: all such children have names that begin alike."""
+    name, plain = manifest["metadata"]["name"], naming.child(serving.metadata.name, naming.TRACK_PLAIN)
+    return bool(name == plain or name.startswith(f"{plain}-"))
+
+
+def without_plain(serving: SpeculativeServing) -> SpeculativeServing:
+    """`serving` as if it asked for no plain pods."""
+    routing = serving.spec.routing.model_copy(update={"plain": None})
+    return serving.model_copy(update={"spec": serving.spec.model_copy(update={"routing": routing})})
+
+
 def _plain(
     serving: SpeculativeServing, in_force: SpeculativeServing, look: Observation, defaults: Defaults, tokens: Tokens
 ) -> list[Object]:

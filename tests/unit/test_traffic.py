@@ -220,3 +220,27 @@ def test_every_revision_is_read_back_as_it_was_built() -> None:
     read = revision.read(kept)
     assert read is not None
     assert revision.build(serving(routing=PLAIN), read) == kept
+
+
+async def test_somebody_else_s_object_in_the_place_of_plain_pods_withholds_them_and_nothing_else(world: World) -> None:
+    world.kube.served.add("HTTPRoute")
+    world.kube.put({"kind": "Deployment", "metadata": {"name": "demo-plain", "namespace": "team"}, "spec": {}})
+    world.apply({**SPEC, "routing": {**PLAIN, **GATEWAY}})
+    world.pod("engine", track=naming.TRACK_STABLE)
+    result = await world.serving.run(full=True)
+    assert world.condition("Accepted") == ("True", "Valid")
+    assert world.condition("Ready") == ("True", "ReplicasReady")
+    assert world.condition("IntegrationsAvailable") == ("False", "ChildConflict")
+    assert "Deployment demo-plain exists and belongs to nobody" in world.message("IntegrationsAvailable")
+    assert world.kube.find("Deployment", "demo-plain")["spec"] == {}, "theirs is not touched"
+    assert world.kube.find("Deployment", "demo")["spec"]["replicas"] == 1
+    (rule,) = world.kube.find("HTTPRoute", "demo")["spec"]["rules"]
+    assert [backend["name"] for backend in rule["backendRefs"]] == ["demo"]
+    assert result.after is not None
+    world.kube.writes.clear()
+    await world.serving.run(full=True)
+    assert world.writes() == [], "nothing is written again"
+    world.kube.drop("Deployment", "demo-plain")
+    await world.serving.run(full=True)
+    assert world.condition("IntegrationsAvailable") == ("True", "KindsServed")
+    assert world.kube.find("Deployment", "demo-plain")["spec"]["replicas"] == 2
