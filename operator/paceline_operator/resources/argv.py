@@ -9,10 +9,10 @@ from typing import Any
 from paceline_engine.protocol import compress
 from paceline_operator import naming
 from paceline_operator.api.engine import CudagraphMode, Device, Engine, Lora, PluginInjection
-from paceline_operator.api.runner import without_schedule
+from paceline_operator.api.runner import within_reach, without_schedule
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.api.speculation import AdaptiveVerification, Method, Ngram, Speculation
-from paceline_operator.resources.capture import capture_sizes
+from paceline_operator.resources.capture import capture_sizes, close_sizes
 from paceline_operator.resources.source import resolve
 
 
@@ -145,7 +145,8 @@ def _compilation_config(
     if mode is CudagraphMode.NONE:
         return config
     ladder = {0} if not drafter else {spec.speculation.max_tokens} if without_schedule(spec) else set(boot_table[1:])
-    return config | {"cudagraph_capture_sizes": list(capture_sizes(ladder, spec.engine.max_num_seqs))}
+    sizes = close_sizes if within_reach(spec) else capture_sizes
+    return config | {"cudagraph_capture_sizes": list(sizes(ladder, spec.engine.max_num_seqs))}
 
 
 def _option(name: str, value: str | int | None) -> list[str]:
