@@ -1,4 +1,4 @@
-"""What the verbs about a cluster share: where, as what, by whose rights; and mistakes as one message."""
+"""What the verbs about a cluster share: where, as what, by whose rights."""
 
 from __future__ import annotations
 
