@@ -86,7 +86,7 @@ def bring(
         if serving is not None:
             ref = {"spec": {"tuning": {"profileRef": {"name": given.metadata.name}}}}
             await kube.merge(naming.KIND_SERVING, place, of, ref)
-            said += f", and {of} starts from it"
+            said += f", and {of} names it"
         return said
 
     typer.echo(reach("profile import", where, work))
