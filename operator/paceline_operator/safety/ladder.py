@@ -114,7 +114,8 @@ def words(climb: Climb, choices: Sequence[Rung]) -> str:
     if climb.phase is Phase.STABLE:
         return f"stable under this change: {what}{failures}. That the fault is gone is not proven"
     if climb.phase is Phase.TRIAL:
-        return f"trying on one pod: {what}{failures}"
+        where = "watching all pods" if climb.rung is Remedy.WITHOUT_SPECULATION else "trying on one pod"
+        return f"{where}: {what}{failures}"
     if climb.phase is Phase.SPENT:
         until = "serving without speculation until an explicit retry or a new engine version"
         return f"no boot configuration helped{failures}: {until}"
