@@ -84,3 +84,23 @@ def test_any_log_has_a_name(log: str, message: str, reason: str) -> None:
     assert found == name(death)
     assert len(fingerprint(death)) == 12
     assert len(last_exception(log)) <= 300
+
+
+REAL = """\
+(APIServer pid=1) WARNING 11-30 08:05:02 [system_utils.py:255] This can cause errors like `OSError: [Errno 24] Too many open files`
+(EngineCore pid=71) ERROR 11-30 08:06:04 [core.py:1586] Traceback (most recent call last):
+(EngineCore pid=71) ERROR 11-30 08:06:04 [core.py:1586]   File "/x/sampler.py", line 3, in sample
+(EngineCore pid=71) ERROR 11-30 08:06:04 [core.py:1586] NotImplementedError: Synthetic acceptance
+(APIServer pid=1) ERROR 11-30 08:06:05 [async_llm.py:7]   File "/x/async_llm.py", line {line}, in {frame}
+(APIServer pid=1) ERROR 11-30 08:06:05 [async_llm.py:7] vllm.v1.engine.exceptions.EngineDeadError: See stack trace (above)
+"""  # noqa: E501
+
+
+def test_what_ended_the_engine_is_named_and_not_what_followed_or_might_have_come() -> None:
+    one, other = (Death(REAL.format(line=line, frame=frame)) for line, frame in ((1, "generate"), (2, "abort")))
+    assert name(one).title == "NotImplementedError: Synthetic acceptance"
+    assert fingerprint(one) == fingerprint(other)
+    warned = Death(REAL.splitlines()[0], reason="Completed", exit_code=0)
+    assert name(warned).title == "ended with Completed, exit code 0, and logged no exception"
+    alone = Death(REAL.splitlines()[-1])
+    assert "EngineDeadError" in name(alone).title

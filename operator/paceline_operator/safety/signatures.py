@@ -24,6 +24,10 @@ LOG_CHARACTERS = 64 * 1024
 _NOISE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|[0-9]+|'[^']*'|\"[^\"]*\"|/\S+")
 """What differs between two crashes of one kind: addresses, ids, numbers, quoted values, paths."""
 _EXCEPTION = re.compile(r"^.*?\b((?:\w+\.)*\w*(?:Error|Exception|Timeout|Interrupt)(?::.*)?)$", re.MULTILINE)
+_QUIET = re.compile(r"\b(DEBUG|INFO|WARNING) \d\d-\d\d \d\d:\d\d:\d\d ")
+"""Lines of vLLM's logger that tell of no end: its warnings name exceptions that might come."""
+_FOLLOWS = "EngineDeadError"
+"""What vLLM's API server raises once its engine is gone: why, is said before."""
 _FRAME = re.compile(r'File "[^"]*?([^/"]+)", line \d+, in (\w+)')
 
 
@@ -124,16 +128,28 @@ def remedies_of(fingerprint: str) -> tuple[Remedy, ...]:
 
 def fingerprint(death: Death) -> str:
     """12 hex digits of the exception and its last frames, without what differs between two deaths of one kind."""
-    text = f"{death.log}\n{death.message}"[-LOG_CHARACTERS:]
-    frames = [f"{file}:{function}" for file, function in _FRAME.findall(text)[-3:]]
-    kind = _NOISE.sub("#", last_exception(text)) if frames or last_exception(text) else _ending(death)
+    text = _spoken(f"{death.log}\n{death.message}")
+    last = _last(text)
+    frames = [f"{file}:{function}" for file, function in _FRAME.findall(text[: last.end()] if last else text)[-3:]]
+    kind = _NOISE.sub("#", last_exception(text)) if frames or last else _ending(death)
     return hashlib.sha256("|".join([kind, *frames]).encode()).hexdigest()[:12]
 
 
 def last_exception(text: str) -> str:
     """The last line of `text` that names an exception, without what vLLM writes before it; empty where none does."""
-    found = _EXCEPTION.findall(text[-LOG_CHARACTERS:])
-    return str(found[-1])[:300] if found else ""
+    found = _last(_spoken(text))
+    return found[1][:300] if found else ""
+
+
+def _spoken(text: str) -> str:
+    return "\n".join(line for line in text[-LOG_CHARACTERS:].splitlines() if not _QUIET.search(line))
+
+
+def _last(text: str) -> re.Match[str] | None:
+    """The last exception that another did not merely follow."""
+    found = list(_EXCEPTION.finditer(text))
+    causes = [one for one in found if _FOLLOWS not in one[1]]
+    return (causes or found)[-1] if found else None
 
 
 def _fits(signature: Signature, death: Death) -> bool:
@@ -142,7 +158,7 @@ def _fits(signature: Signature, death: Death) -> bool:
         return False
     if when.speculation not in (None, death.speculation):
         return False
-    text = f"{death.log}\n{death.message}"[-LOG_CHARACTERS:]
+    text = _spoken(f"{death.log}\n{death.message}")
     return death.reason in signature.reasons or any(pattern.search(text) for pattern in signature.any)
 
 
