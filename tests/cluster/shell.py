@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -28,8 +29,11 @@ class Shell:
         self.kubeconfig = folder / "kubeconfig"
         self.kubeconfig.write_text(yaml.safe_dump(config))
 
-    def __call__(self, *arguments: str, status: int = 0, command: str = "paceline", **environment: str) -> str:
-        given = os.environ | {"KUBECONFIG": str(self.kubeconfig), "TERM": "dumb"} | environment
+    def __call__(
+        self, *arguments: str, status: int = 0, command: str = "paceline", more: Mapping[str, str] | None = None
+    ) -> str:
+        """What it prints; with a `status` that is a mistake, on either stream. `more` of its environment."""
+        given = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "TERM": "dumb", **(more or {})}
         result = subprocess.run(
             [str(BIN / command), *arguments],
             env=given,

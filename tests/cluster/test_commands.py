@@ -91,9 +91,9 @@ def test_the_shell_completes_names_of_servings(crds: ControlPlane, namespace: st
         place.serve(name)
     asked = {"_PACELINE_COMPLETE": "complete_bash", "COMP_CWORD": "2"}
     for verb in ("explain", "status", "rollback"):
-        assert shell(COMP_WORDS=f"paceline {verb} c", **asked).split() == ["chat", "code"]
+        assert shell(more=asked | {"COMP_WORDS": f"paceline {verb} c"}).split() == ["chat", "code"]
     shell.kubeconfig.write_text("none")
-    assert shell(COMP_WORDS="paceline explain c", **asked).split() == []
+    assert shell(more=asked | {"COMP_WORDS": "paceline explain c"}).split() == []
 
 
 def test_a_rollback_asks_for_the_template_before(crds: ControlPlane, namespace: str, shell: Shell) -> None:
@@ -113,9 +113,9 @@ def test_a_rollback_asks_for_the_template_before(crds: ControlPlane, namespace: 
     place.patch(naming.KIND_SERVING, "chat", {"status": {"rollout": {"revision": stored[2].name}}}, "status")
     said = shell("rollback", "chat")
     assert f"{namespace}/chat goes back to revision {stored[1].name}: engine.env[A].value" in said
-    engine = spec(place, "chat")["engine"]
-    assert isinstance(engine, dict)
-    assert engine["env"] == [{"name": "A", "value": "1"}]
+    undone = spec(place, "chat")["engine"]
+    assert isinstance(undone, dict)
+    assert undone["env"] == [{"name": "A", "value": "1"}]
     assert "asks for revision" in shell("rollback", "chat", "--to", stored[1].name, status=2)
     assert f"there are: {', '.join(sorted(one.name for one in stored.values()))}" in shell(
         "rollback", "chat", "--to", "x", status=2

@@ -73,7 +73,7 @@ def test_a_profile_goes_from_one_serving_to_another(
         run_pod(place, pod, at)
         place.wait("what is learnt", lambda: status(place, "first").get("learned", {}).get("cost"))
         keyed = {"PACELINE_MASTER_KEY_FILE": str(crds.folder / "master-key"), "PACELINE_NAMESPACE": namespace}
-        recorded = shell("record", "first", "-o", "trace.jsonl", "--duration", "3", **keyed)
+        recorded = shell("record", "first", "-o", "trace.jsonl", "--duration", "3", more=keyed)
         assert recorded.endswith(" passes in trace.jsonl\n")
         assert "in force" in shell("explain", "--record", "trace.jsonl")
         assert f"{namespace}/first" in shell("replay", "trace.jsonl")

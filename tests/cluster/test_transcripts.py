@@ -119,7 +119,7 @@ class Book:
         self.sections: dict[str, list[str]] = {}
 
     def __call__(self, section: str, line: str, status: int = 0) -> str:
-        said = self.shell(*shlex.split(line)[1:], status=status, COLUMNS="110")
+        said = self.shell(*shlex.split(line)[1:], status=status, more={"COLUMNS": "110"})
         ends = "" if status == 0 else f"\n# exit status {status}"
         rows = [row.rstrip() for row in self.clean(said).rstrip().splitlines()]
         if section == "doctor":  # the cluster is that of other tests, too: their servings and kinds set widths and rows

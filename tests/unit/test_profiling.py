@@ -223,7 +223,8 @@ def test_what_a_profile_lent_is_not_told_again() -> None:
     asked = decide.settings_of(spec())
     lent = Profile({(load, k): DENSE(load, k) for load in (1, 16) for k in asked.ladder}, {5: (0.5,) * 5})
     state = warmed(dataclasses.replace(asked, profile=lent), fresh(asked, [], 0.0))
-    assert learn.costs(state.cost) == learn.fates(state.acceptance) == []
+    assert learn.costs(state.cost) == []
+    assert learn.fates(state.acceptance) == []
 
 
 def profile(**changes: Any) -> ProfileSpec:
