@@ -20,6 +20,10 @@ demo: environment model ## Serve a real model on this machine, change its load a
 	@mkdir -p out
 	$(BIN)/paceline local -f examples/local.yaml --report out/demo.json
 
+.PHONY: demo-cluster
+demo-cluster: environment model kubernetes ## Kubernetes on this machine: the chart, a real engine in a pod, a load, k retuned
+	$(BIN)/python -m hack.demo_cluster
+
 .PHONY: test
 test: setup ## All tests that need no GPU
 	@mkdir -p out

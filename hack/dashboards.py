@@ -217,23 +217,23 @@ def files() -> dict[str, str]:
     }
 
 
-def queries() -> Iterator[str]:
+def queries(namespace: str = "ai", serving: str = "chat") -> Iterator[str]:
     """Every PromQL expression, variables of Grafana filled in."""
     for _, panels in DASHBOARDS.values():
         for panel in panels:
             for query, _ in panel.queries:
-                yield _plain(query)
-    yield _plain(_decisions()["expr"])
+                yield _plain(query, namespace, serving)
+    yield _plain(_decisions()["expr"], namespace, serving)
 
 
-def _plain(query: str) -> str:
-    return query.replace("$__rate_interval", "5m").replace("$namespace", "ai").replace("$serving", "chat")
+def _plain(query: str, namespace: str, serving: str) -> str:
+    return query.replace("$__rate_interval", "5m").replace("$namespace", namespace).replace("$serving", serving)
 
 
 def _decisions() -> dict[str, Any]:
     return {
         "name": "Decisions", "enable": True, "datasource": SOURCE, "iconColor": "orange",
-        "expr": f"changes(paceline_serving_decision_timestamp_seconds{{{OF_ONE}}}[1m]) > 0", "step": "60s",
+        "expr": f"time() - paceline_serving_decision_timestamp_seconds{{{OF_ONE}}} < 60", "step": "60s",
         "titleFormat": "k changed", "textFormat": "{{reason}}",
     }  # fmt: skip
 

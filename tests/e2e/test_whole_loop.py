@@ -1,18 +1,22 @@
 """The main job on real parts: a serving is applied, a real vLLM speculates in a real pod, k follows the load without a
-restart, and a dead operator changes nothing."""
+restart, a dead operator changes nothing, and a real Prometheus has every series that is asked for."""
 
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline_operator.leadership import LEASE_NAME
+from tests.e2e.monitor import ABSENT, SERIES, asked, monitor, scraped
 from tests.e2e.scene import Scene
 from tests.e2e.serving import manifest
 from tests.harness.node import Node
 from tests.harness.processes import Daemon
+from tests.harness.prometheus import Prometheus
 
 pytestmark = [pytest.mark.node, pytest.mark.engine]
 
@@ -20,10 +24,11 @@ LADDER = [4, 1, 0]
 CONCURRENCY = 6
 CONFIRMING_STEPS = 30
 START_SECONDS = 180.0
+SCRAPED_SECONDS = 60.0
 TUNE_SECONDS = 180.0
 
 
-def test_k_follows_the_load_and_outlives_the_operator(node: Node, node_namespace: str) -> None:
+def test_k_follows_the_load_and_outlives_the_operator(node: Node, node_namespace: str, tmp_path: Path) -> None:
     scene = Scene(node, node_namespace, "chat")
     scene.install()
     tuning = {"intervalSeconds": 2, "ladder": LADDER}
@@ -33,8 +38,13 @@ def test_k_follows_the_load_and_outlives_the_operator(node: Node, node_namespace
         scene.wait("it to be Observing", lambda: scene.condition("Tuned") == ("False", "Observing"), 30, operator)
         booted, pod = scene.state(), scene.pod()
         assert (booted["generation"], booted["table"][CONCURRENCY]) == (0, max(LADDER))
+        prometheus = monitor(scene, tmp_path)
         with scene.load(CONCURRENCY) as report:
             decided = _k_is_decided(scene, operator)
+            try:
+                _every_series_is_there(scene, prometheus)
+            finally:
+                prometheus.stop()
             operator.stop(grace_seconds=0)
             _engine_serves_on(scene, decided)
             with scene.operator() as successor:
@@ -71,6 +81,15 @@ def _k_is_decided(scene: Scene, operator: Daemon) -> dict[str, Any]:
     assert rows[max(start for start in rows if start <= CONCURRENCY)] == k
     assert scene.condition("SpeculationEffective")[1]
     return found
+
+
+def _every_series_is_there(scene: Scene, prometheus: Prometheus) -> None:
+    """That dashboards, rules and pages name. Rates need two scrapes, rules one more."""
+    wanted = asked() - set(ABSENT)
+    scene.wait("every series", lambda: not wanted - scraped(prometheus), SCRAPED_SECONDS, prometheus.daemon)
+    if os.environ.get("PACELINE_UPDATE_GOLDEN"):
+        SERIES.write_text("".join(f"{name}\n" for name in sorted(wanted)))
+    assert set(SERIES.read_text().split()) == wanted
 
 
 def _engine_serves_on(scene: Scene, decided: dict[str, Any]) -> None:

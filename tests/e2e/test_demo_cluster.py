@@ -1,0 +1,22 @@
+"""What `make demo-cluster` plays, on the tests' node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hack.demo_cluster import Tale, play
+from tests.e2e.scene import Scene
+from tests.harness.node import Node
+
+pytestmark = [pytest.mark.node, pytest.mark.engine, pytest.mark.long]
+
+
+def test_k_is_retuned_and_every_query_of_the_dashboards_is_answered(
+    node: Node, node_namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert play(Tale(), Scene(node, node_namespace, "chat"), tmp_path) == []
+    told = capsys.readouterr().out
+    assert "Decision: k" in told
+    assert "failed: 0" in told
