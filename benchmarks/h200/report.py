@@ -182,9 +182,9 @@ def budget() -> list[str]:
     engines = read("preflight").get("engines", {})
     body = [
         [
-            name, *(f"{number(found['computed'][what])} / {number(found['measured'][what])}" for what in
+            name, *(f"{number(found['computed'][what])} / {number(found['measured'].get(what))}" for what in
             ("weights_gib", "kv_tokens", "graphs_gib")),
-            *(number(found["ratio"][what], 3) for what in ("weights_gib", "kv_tokens", "graphs_gib")),
+            *(number(found["ratio"].get(what), 3) for what in ("weights_gib", "kv_tokens", "graphs_gib")),
         ]
         for name, found in engines.items() if "ratio" in found
     ]  # fmt: skip
