@@ -26,8 +26,8 @@ from paceline_operator.clients.keys import key_version
 from paceline_operator.clock import rfc3339
 from paceline_operator.effective.declared import of_pod
 from tests.cluster.operators import KEY, Object, Place, account, start, wait_for_leader
+from tests.cluster.shell import Shell
 from tests.cluster.stand_ins import SPEC, AtRest, control, metrics, token
-from tests.cluster.test_commands import Shell
 from tests.cluster.test_rollout import Relay
 from tests.harness.controlplane import ControlPlane
 from tests.harness.faultbook import STAND_IN, Seen, tell
