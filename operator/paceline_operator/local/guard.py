@@ -22,6 +22,8 @@ from pathlib import Path
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 """From linux/prctl.h."""
 STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+DEATH = signal.SIGUSR1
+"""That the parent has died. Its id may be seen a moment longer: the first of its threads to end sends this."""
 LAST_LOOK_SECONDS = 5.0
 """For killed processes to be gone: a process in the kernel's hands (freeing GPU memory) takes a moment."""
 
@@ -29,22 +31,23 @@ LAST_LOOK_SECONDS = 5.0
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the answer is its exit status, 128 + signal where one ended it."""
     parent, grace, folder, command = int(arguments[0]), float(arguments[1]), arguments[2], arguments[3:]
-    signals = STOP | {signal.SIGCHLD}
+    signals = STOP | {signal.SIGCHLD, DEATH}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    _prctl(PR_SET_PDEATHSIG, DEATH)
     if os.getppid() != parent:
         return 128 + signal.SIGTERM
     engine = _start(command, signals)
     print(engine, flush=True)
-    status, deadline = None, None
+    status, deadline, orphan = None, None, False
     try:
         while status is None:
             wait = 3600.0 if deadline is None else deadline - time.monotonic()
             if wait <= 0:
                 break
             received = signal.sigtimedwait(signals, wait)
-            if received is not None and received.si_signo in STOP:
+            orphan = orphan or (received is not None and received.si_signo == DEATH)
+            if received is not None and received.si_signo in STOP | {DEATH}:
                 if deadline is not None:
                     break
                 deadline = time.monotonic() + grace
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
             status = _reap(engine)
     finally:
         left = _end_all(engine)
-        if os.getppid() != parent:
+        if orphan or os.getppid() != parent:
             _remove(folder)
     status = left if status is None else status
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
