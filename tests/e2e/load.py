@@ -25,7 +25,7 @@ def body(model: str, source: random.Random) -> dict[str, Any]:
 
 def only(digits: list[int], tokens: int, source: random.Random) -> dict[str, Any]:
     """What makes it so in every step: nothing but digits, by chance."""
-    prompt = "".join(source.choice("0123456789") for _ in range(96))
+    prompt = "".join(source.choice("0123456789") for _ in range(48))
     return {"prompt": prompt, "max_tokens": tokens, "allowed_token_ids": digits, "temperature": 2.0}
 
 
