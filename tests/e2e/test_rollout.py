@@ -44,7 +44,7 @@ def serving() -> dict[str, Any]:
     canary = {
         "observeSeconds": 8,
         "deadlineSeconds": DEADLINE_SECONDS,
-        "maxGoodputLossPercent": 30,
+        "maxGoodputLossPercent": 25,
         "maxLatencyIncreasePercent": 300,
     }
     found["spec"]["rollout"] = {"canary": canary}
