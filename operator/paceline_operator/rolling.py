@@ -12,6 +12,7 @@ from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.engine import PluginInjection
 from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.clock import moment
 from paceline_operator.modelcache import is_pulled
 from paceline_operator.plan import WORKLOAD_KINDS, ChildKey, Object, Observation, key_of
 from paceline_operator.resources import Defaults, Tokens, leaderworkerset, pod, revision, workload
@@ -315,10 +316,7 @@ def _condition(pod: Object, kind: str) -> Mapping[str, Any]:
 
 
 def _since(condition: Mapping[str, Any]) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(condition["lastTransitionTime"]))
-    except (KeyError, ValueError):
-        return None
+    return moment(condition.get("lastTransitionTime"))
 
 
 def _owner(child: Mapping[str, Any]) -> str:
