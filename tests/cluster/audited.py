@@ -39,9 +39,15 @@ class Write:
         return self.resource, self.name
 
 
+Right = tuple[str, str, str]
+"""(API group, resource with its subresource, verb)"""
+
+
 @dataclass
 class AuditedPlane(ControlPlane):
-    """It notes writing requests, as they came and as they were answered."""
+    """It notes writing requests as they came and were answered; with `reads` all others of service accounts too."""
+
+    reads: bool = False
 
     @property
     def audit_log(self) -> Path:
@@ -53,6 +59,27 @@ class AuditedPlane(ControlPlane):
         found = [_write(json.loads(line)) for line in self.audit_log.read_text().splitlines()]
         return [write for write in found if write.account == account]
 
+    def rights(self, account: str) -> tuple[set[Right], set[Right]]:
+        """What one service account asked for: that which was granted, and that which was not. Needs `reads`.
+
+        An apply that made the object needs the right to create it, though its verb is patch.
+        """
+        used: set[Right] = set()
+        refused: set[Right] = set()
+        for line in self.audit_log.read_text().splitlines():
+            entry = json.loads(line)
+            where = entry.get("objectRef")
+            if entry["user"]["username"] != f"system:serviceaccount:{account}" or not where or "resource" not in where:
+                continue
+            resource = "/".join(filter(None, (where["resource"], where.get("subresource"))))
+            code = entry.get("responseStatus", {}).get("code")
+            right = (where.get("apiGroup", ""), resource, entry["verb"])
+            if entry["annotations"]["authorization.k8s.io/decision"] != "allow":
+                refused.add(right)
+                continue
+            used |= {right, (*right[:2], "create")} if (right[2], code) == ("patch", 201) else {right}
+        return used, refused
+
     def _apiserver(self, etcd_url: str) -> list[str | Path]:
         policy = self.folder / "audit-policy.yaml"
         content = {
@@ -63,6 +90,7 @@ class AuditedPlane(ControlPlane):
             "rules": [
                 {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
                 {"level": "RequestResponse", "verbs": list(WRITES), "userGroups": ["system:serviceaccounts"]},
+                *([{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}] if self.reads else []),
                 {"level": "None"},
             ],
         }
