@@ -36,8 +36,8 @@ TOOLS = {
 }
 """Of the extra dev: used without an import."""
 TRANSITIVE = {"requests", "urllib3", "pydantic-core", "packaging", "click"}
-"""Imported though another requirement brings it: a session of requests for prometheus-api-client, errors of urllib3 and of
-pydantic's core, results of click from typer; every tool of dev needs packaging."""
+"""Imported though another requirement brings it: a session of requests for prometheus-api-client, errors of urllib3 and
+of pydantic's core, results of click from typer; every tool of dev needs packaging."""
 
 
 def imported(*folders: str) -> dict[str, str]:
