@@ -1,4 +1,4 @@
-"""What an engine says of itself: weights by their content and not by where they lie, and nothing where it cannot tell."""
+"""What an engine says of itself: weights by content and not by where they lie, and nothing where it cannot tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The breaker and the ladder as a whole, whatever ends whenever: bounded, a rung at a time, and never back by itself."""
+"""The breaker and the ladder as a whole, whatever ends whenever: bounded, a rung at a time, never back by itself."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from paceline_operator.tuning import acceptance, account, correct, cost, direct,
 from paceline_operator.tuning.account import Account
 from paceline_operator.tuning.goodput import board
 from paceline_operator.tuning.model import Profile, Step
-from paceline_operator.tuning.state import TunerState
+from paceline_operator.tuning.state import TunerState, fresh
 from tests.unit.simulated import GOOD, Loop, fixed, goodput, grid, workload
 
 DENSE, EAGLE = grid("h200_dense32b_eagle.csv"), workload("gsm8k")
@@ -196,10 +196,10 @@ def test_a_profile_starts_warm_counts_half_and_is_corrected() -> None:
     loop = Loop.of(DENSE, fixed(GOOD), noise=0.02)
     for load in (4, 32, 128):
         loop.run(20, load)
-    state = state_of(loop.steps[-1])
-    kept = warm.learnt(state.acceptance, state.cost)
-    assert kept.survival[5][0] == pytest.approx(GOOD[0], abs=0.02)
-    assert kept.step_seconds[32, 3] == pytest.approx(DENSE(32, 3), rel=0.05)
+    ladder = loop.settings.ladder
+    kept = Profile(
+        {(load, k): DENSE(load, k) for load in (4, 32, 128) for k in ladder}, {k: tuple(GOOD[:k]) for k in ladder if k}
+    )
     second = Loop.of(DENSE, fixed(GOOD), noise=0.02)
     second.settings = replace(second.settings, profile=kept)
     first = second.run(1, 32)
@@ -227,11 +227,11 @@ def passes_to_observe(loop: Loop, load: int) -> int:
 def test_any_profile_gives_a_whole_table(
     steps: dict[tuple[int, int], float], survival: dict[int, tuple[float, ...]]
 ) -> None:
-    costs, beliefs = cost.empty(LOADS, LADDER), acceptance.empty(LADDER, Method.EAGLE)
-    base = (7,) * 65
-    _, _, table = warm.warmed(beliefs, costs, Profile(steps, survival), base, 0.0)
-    assert len(table) == 65
-    assert set(table) <= set(LADDER)
+    settings = replace(Loop.of(DENSE, fixed(GOOD)).settings, profile=Profile(steps, survival))
+    state = warm.warmed(settings, fresh(settings, (), 0.0))
+    assert len(state.base) == settings.max_num_seqs + 1
+    assert set(state.base) <= set(settings.ladder)
+    assert warm.warmed(settings, state) is state, "a profile is lent once"
 
 
 def test_bursts_and_trials_are_booked_with_what_they_cost() -> None:
