@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ class Place:
                 found[f"{kind}/{meta['name']}"] = str(meta.get("generation", meta["resourceVersion"]))
         return found
 
-    def events(self, reason: str) -> list[Object]:
+    def events(self, reason: str) -> Sequence[Object]:
         return [event for event in self.list("Event") if event.get("reason") == reason]
 
     def lease(self) -> Object:
