@@ -182,6 +182,18 @@ def test_a_load_that_alternates_does_not_make_it_flap() -> None:
     assert sum(a != b for a, b in zip(modes(running)[start:], modes(running)[start + 1 :], strict=False)) <= 2
 
 
+@pytest.mark.parametrize("loads", [(8, 16), (8, 128, 16)])
+def test_loads_that_take_turns_do_not_keep_in_force_what_pays_at_another(loads: tuple[int, ...]) -> None:
+    """None of them is there in two passes in a row."""
+    running = loop(gaining(lambda n: 1.15 if n >= 64 else 0.85))
+    assert running.run(60, 128).verification is Verification.ADAPTIVE
+    start = len(running.steps)
+    for _ in range(20):
+        for load in loads:
+            running.run(1, load)
+    assert sum(mode is Verification.ADAPTIVE for mode in modes(running)[start:]) <= 6
+
+
 def here(**changes: Any) -> Here:
     base = Here(
         load=128,

@@ -75,6 +75,8 @@ class Verified:
     next_trial: float = -math.inf
     stable: tuple[int, int] = (-1, 0)
     """Present load and passes it has been there in a row."""
+    astray: int = 0
+    """Passes in a row in which the arm in force was not that of the load that was there."""
     started: frozenset[int] = frozenset()
     """Loads at which the prior has had its say."""
     message: str = ""

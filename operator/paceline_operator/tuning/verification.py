@@ -75,9 +75,7 @@ def advance(past: Verified, here: Here) -> Verified:
     if here.observed:
         state = _started(state, here) if here.load not in state.started else state
         state = _chosen(state, here)
-    target = state.chosen.get(here.load)
-    if state.arm != target and (past.trial is not None or state.message or passes > 1):
-        state = replace(state, arm=target)
+    state = _followed(state, here.load, at_once=past.trial is not None or bool(state.message))
     return _tried(state, here) if here.observed and here.probing and passes > 1 else state
 
 
@@ -89,10 +87,15 @@ def unclear(past: Verified, load: int | None) -> Verified:
     if state.trial is not None:
         if state.trial.left > 1:
             return replace(state, trial=replace(state.trial, left=state.trial.left - 1))
-        load, passes = state.trial.load if load is None else load, 2
-    elif load is None:
-        return state
-    return replace(state, trial=None, arm=state.chosen.get(load) if passes > 1 else state.arm)
+        return _followed(replace(state, trial=None), state.trial.load if load is None else load, at_once=True)
+    return state if load is None else _followed(state, load, at_once=False)
+
+
+def _followed(state: Verified, load: int, *, at_once: bool) -> Verified:
+    """The arm of `load` in force: at once, or where another one was in two passes, whatever loads these had."""
+    target = state.chosen.get(load)
+    astray = 0 if state.arm == target else state.astray + 1
+    return replace(state, arm=target, astray=0) if at_once or astray > 1 else replace(state, astray=astray)
 
 
 def _left(state: Verified, here: Here) -> Verified:
