@@ -17,6 +17,7 @@ from paceline_operator.api.speculation import AdaptiveVerification
 from paceline_operator.tuning import verification
 from paceline_operator.tuning.arms import Arm, Belief, Trial, Verified
 from paceline_operator.tuning.model import Profile
+from paceline_operator.tuning.state import TunerState
 from paceline_operator.tuning.verification import Here
 from tests.unit.simulated import Adaptive, Loop, grid, workload
 
@@ -162,6 +163,29 @@ def test_one_engine_without_it_leaves_the_others_as_they_booted() -> None:
     running.engines["pod-1"].adaptive = None
     running.run(20, 128)
     assert set(modes(running)) == {None}
+
+
+def test_loads_and_ks_that_are_not_the_servings_are_not_judged() -> None:
+    """An engine that booted for more requests and other ks waits to be replaced, and answers until then."""
+    running = loop(gaining(lambda n: 1.15), count=2)
+    running.run(10, 128)
+    running.now += running.interval
+    kept, old = (engine.answer(running.interval, name) for name, engine in running.engines.items())
+    assert old.state is not None
+    assert old.samples is not None
+    able = old.state.capabilities.model_copy(update={"max_num_seqs": 512})
+    cells = [cell.model_copy(update=other) for cell in old.samples.cells for other in ({"load": 384}, {"k_drafted": 7})]
+    found = replace(
+        old,
+        state=old.state.model_copy(update={"capabilities": able, "table": (1,) * 513}),
+        samples=old.samples.model_copy(update={"cells": tuple(cells)}),
+    )
+    step = running.take([kept, found])
+    assert {view.load for view in step.verifications} <= {128}
+    assert isinstance(step.memory.state, TunerState)
+    assert {(load, arm.k) for load, arm in step.memory.state.verified.beliefs} <= {
+        (128, k) for k in running.settings.ladder
+    }
 
 
 def test_modes_other_than_auto_leave_it_as_it_booted() -> None:

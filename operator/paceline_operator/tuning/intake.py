@@ -134,8 +134,15 @@ def compare(state: TunerState, news: News, seconds: float) -> TunerState:
 
 
 def verify(state: TunerState, news: News, seconds: float) -> TunerState:
-    """What the windows say of adaptive verification."""
-    windows = {name: prompts.leveled(state.cost, news.windows[name]) for name in news.current}
+    """What the windows say of adaptive verification; an engine that waits to be replaced has other loads and ks."""
+    windows = {
+        name: [
+            cell
+            for cell in prompts.leveled(state.cost, news.windows[name])
+            if cell.load in state.cost.loads and cell.k_drafted in state.cost.ladder
+        ]
+        for name in news.current
+    }
     noise = state.cost.noise
     return amended(state, verified=arms.learn(state.verified, windows, noise, seconds, state.now, news.turned))
 
