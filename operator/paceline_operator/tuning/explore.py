@@ -39,6 +39,8 @@ BASELINE_SECONDS = 10.0
 """Between two bursts that only make the baseline known, or look at the nearest bad k once it has rested."""
 ALIVE_SECONDS = 80.0
 """At k=0, at most between two bursts of the k that tells of a change, whatever they cost."""
+LONGEST_INTERVAL = 1_000_000
+"""Steps; no plugin takes a longer one."""
 FULL_CACHE = 0.95
 """KV cache use from which a burst of a k above the one in force might preempt a request."""
 QUEUE_SHARE = 0.1
@@ -220,5 +222,6 @@ def ages(costs: Cost, loads: Sequence[int], now: float) -> dict[int, float]:
 
 
 def _bursts(ks: Sequence[int], share: float) -> Probe:
-    interval = max(20, math.ceil((SETTLE_STEPS + BURST_STEPS) / share))
+    length = SETTLE_STEPS + BURST_STEPS
+    interval = max(20, math.ceil(length / max(share, length / LONGEST_INTERVAL)))
     return Probe(ks=tuple(ks), settle_steps=SETTLE_STEPS, burst_steps=BURST_STEPS, interval_steps=interval)
