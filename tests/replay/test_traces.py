@@ -133,12 +133,22 @@ def test_broken_lines_are_named_and_the_rest_goes_on(recorded: tuple[Path, Tuner
     head, first, second, *_ = recorded[0].read_text().splitlines()
     path = tmp_path / "t.jsonl"
     path.write_text(
-        "\n".join([head, first[:50], "[]", '{"at": 1}', first.replace('"at": 10.0', '"at": "soon"'), second])
+        "\n".join(
+            [
+                head,
+                first[:50],
+                "[]",
+                '{"at": 1}',
+                first.replace('"at": 10.0', '"at": "soon"'),
+                '{"at": 1, "knownGeneration": 1e400, "engines": []}',
+                second,
+            ]
+        )
     )
     trace, notes = read(path)
     assert trace is not None
     assert len(trace.passes) == 1
-    assert [note.line for note in notes] == [2, 3, 4, 5]
+    assert [note.line for note in notes] == [2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(

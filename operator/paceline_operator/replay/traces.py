@@ -114,7 +114,7 @@ def read(path: Path) -> tuple[Trace | None, list[Note]]:
             continue
         try:
             passes.append(_pass(json.loads(text)))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             notes.append(Note(str(path), number, f"not a pass: {_first(error)}"))
     return Trace(str(path), str(top.get("name", path.stem)), settings, tuple(passes)), notes
 
