@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,29 @@ def test_a_mistake_is_answered_in_words(words: list[str], said: str) -> None:
     assert result.exit_code == 2
     assert said in result.output
     assert "Traceback" not in result.output
+
+
+def test_the_json_is_there_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_text(TABLE)
+    written(tmp_path, tmp_path / "a.csv")
+    (link := tmp_path / "link.json").symlink_to("out.json")
+    before, write = (tmp_path / "out.json").read_text(), Path.write_text
+
+    def full(path: Path, text: str) -> int:
+        write(path, text[: len(text) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    result = called(tmp_path / "a.csv", "--seed", 1, "--json", link)
+    assert (result.exit_code, "No space left on device" in result.output) == (2, True)
+    assert link.read_text() == before
+    monkeypatch.setattr(Path, "write_text", write)
+    assert called(tmp_path / "a.csv", "--seed", 1, "--json", link).exit_code == 0
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "out.json").read_text()) != json.loads(before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "link.json", "out.json"]
+    assert called(tmp_path / "a.csv", "--seed", 0, "--json", os.devnull).exit_code == 0
+    assert Path(os.devnull).is_char_device()
 
 
 def test_the_page_names_every_option_and_field() -> None:

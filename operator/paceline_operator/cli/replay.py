@@ -105,10 +105,24 @@ def replay(
     result = report.json(decisions=decisions)
     if out is not None:
         try:
-            out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+            _write(out, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
         except OSError as error:
             fail("replay", f"--json {out}: {error.strerror}")
     _tell(console, report, result["overall"], decisions=decisions)
+
+
+def _write(out: Path, text: str) -> None:
+    """A file whole or not at all; what is no file (a pipe, /dev/stdout) as it comes."""
+    if out.exists() and not out.is_file():
+        out.write_text(text)
+        return
+    target = out.resolve()  # a link stays one
+    part = target.with_name(f".{target.name[:200]}.{os.getpid()}")
+    try:
+        part.write_text(text)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @contextmanager
