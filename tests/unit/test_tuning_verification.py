@@ -16,7 +16,7 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.api.speculation import AdaptiveVerification
 from paceline_operator.tuning import verification
 from paceline_operator.tuning.arms import Arm, Belief, Trial, Verified
-from paceline_operator.tuning.model import Profile
+from paceline_operator.tuning.model import Engine, Profile
 from paceline_operator.tuning.state import TunerState
 from paceline_operator.tuning.verification import Here
 from tests.unit.simulated import Adaptive, Loop, grid, workload
@@ -310,3 +310,20 @@ def test_a_load_at_the_edge_of_two_buckets_is_judged_at_one_of_them() -> None:
     worse.engines["pod-0"].beside = 127
     worse.run(300, 128)
     assert sum(mode is not Verification.ALL for mode in modes(worse)[-100:]) <= 10
+
+
+def test_what_pays_for_a_quarter_of_the_time_is_left_where_the_rest_is_another_load() -> None:
+    running = loop(gaining(lambda n: 1.15 if n >= 64 else 0.85))
+    assert running.run(60, 128).verification is Verification.ADAPTIVE
+    engine, start = running.engines["pod-0"], len(running.steps)
+    for _ in range(40):
+        running.now += running.interval
+        parts = []
+        for requests, share in ((128, 0.25), (8, 0.75)):
+            engine.requests = requests
+            parts.append(engine.run(share * running.interval))
+        first, last = parts
+        update = {name: getattr(first, name) + getattr(last, name) for name in ("cells", "acceptance")}
+        samples = last.model_copy(update={**update, "from_seconds": first.from_seconds})
+        running.take([Engine("pod-0", engine.state(), samples)])
+    assert sum(mode is Verification.ADAPTIVE for mode in modes(running)[start:]) <= 4

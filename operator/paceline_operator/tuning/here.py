@@ -19,9 +19,9 @@ from paceline_operator.tuning.values import amended
 
 PRESENT_SHARE = 0.15
 """Share of a pass's decode time from which a load bucket counts as being there."""
-JUDGED_SHARE, STAYING_SHARE = 0.4, 0.2
-"""From which adaptive verification is judged at it, and with which it stays so: requests that come and go at the edge
-of two buckets are in both in every pass."""
+JUDGED_SHARE, STAYING_SHARE, MOST_SHARE = 0.4, 0.2, 2 / 3
+"""From which adaptive verification is judged at it, and with which it stays so as long as no other has most of the
+time: requests that come and go at the edge of two buckets are in both in every pass."""
 PROBE_PATIENCE, PROBE_PATIENCE_FEWER = 6, 18
 """Passes that must wish for other bursts before they are pushed, and for fewer: a push is a write, and bursts of what
 may be better cost next to nothing, so that fewer can wait."""
@@ -38,9 +38,10 @@ def verified(
     windows = {name: news.windows[name] for name in news.current}
     states = [engine.state.adaptive_verification for engine in fleet.live if engine.state is not None]
     starved = any(one is not None and one.starved for one in states) or arms.starved(windows)
-    if state.load.shares.get(state.verified.stable[0], 0.0) >= STAYING_SHARE:
+    share = state.load.shares.get(load, 0.0) if load is not None else 0.0
+    if share < MOST_SHARE and state.load.shares.get(state.verified.stable[0], 0.0) >= STAYING_SHARE:
         load = state.verified.stable[0]
-    elif load is None or state.load.shares.get(load, 0.0) < JUDGED_SHARE:
+    elif load is None or share < JUDGED_SHARE:
         return amended(state, verified=verification.unclear(state.verified, load))
     due = state.now >= state.verified.next_trial
     found = verification.Here(
