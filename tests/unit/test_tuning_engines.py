@@ -13,6 +13,7 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.api.status import ServingStatus, Tier
 from paceline_operator.tuning import explain
 from paceline_operator.tuning.model import Engine, Memory
+from paceline_operator.tuning.state import TunerState
 from tests.unit.simulated import Loop, grid, workload
 
 DENSE, EAGLE = grid("h200_dense32b_eagle.csv"), workload("gsm8k")
@@ -240,6 +241,20 @@ def test_a_window_read_twice_counts_once() -> None:
     assert [c.steps for v in twice.buckets for c in v.candidates] == [
         c.steps for v in once.buckets for c in v.candidates
     ]
+
+
+def test_an_engine_gone_for_an_hour_is_forgotten() -> None:
+    """Every pod of a serving that scales has a name of its own."""
+    running = loop(2)
+    running.run(3, 64)
+    engines = dict(running.engines)
+    running.engines = {"pod-0": engines["pod-0"], "pod-2": engines["pod-1"]}
+    running.run(3)
+    running.now += 3600.0
+    running.run(2)
+    state = running.memory.state
+    assert isinstance(state, TunerState)
+    assert set(state.read) == set(state.cost.speeds) == set(running.memory.cursors) == {"pod-0", "pod-2"}
 
 
 def test_a_foreign_newer_generation_is_overtaken() -> None:

@@ -83,6 +83,8 @@ def learn(
     if changed and settings.method in LOOKUP_METHODS:
         costs = cost.loosened(costs, cost.LOOSENED, state.now)
     costs = correct.learn(costs, windows, seconds, state.now, every_mode)
+    if costs.speeds.keys() - read.keys():
+        costs = amended(costs, speeds={name: speed for name, speed in costs.speeds.items() if name in read})
     cells = [cell for window in windows.values() for cell in window]
     found = News(
         windows=windows,
