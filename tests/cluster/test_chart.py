@@ -163,7 +163,7 @@ def test_the_operator_works_with_the_rights_of_its_service_account_alone(
         ("update", "speculativeservings"),
         ("delete", "speculativeservings"),
         ("create", "pods/exec"),
-        ("get", "configmaps"),
+        ("list", "configmaps"),
         ("list", "nodes"),
     ],
 )
