@@ -35,7 +35,7 @@ class _Unused(NamedTuple):
 
 _UNUSED: Mapping[str, _Unused] = {
     naming.KIND_EXPERIMENT: _Unused(
-        SpeculationExperiment, evidence.of_experiment, "this version does not run experiments yet"
+        SpeculationExperiment, evidence.of_experiment, "no operator runs it, `paceline experiment run --local` does"
     ),
     naming.KIND_PROFILE: _Unused(
         SpeculationProfile, evidence.of_profile, "servings with its key that name it in tuning.profileRef start from it"
@@ -64,7 +64,7 @@ def judgement(kind: str, raw: Mapping[str, Any]) -> Verdict:
         return parsed
     if texts := list(problems(parsed.spec)):
         return _refused(Reason.INVALID_SPEC, texts)
-    return Verdict(ConditionType.ACCEPTED, True, Reason.VALID, f"The spec is valid and stored; {limit}")
+    return Verdict(ConditionType.ACCEPTED, True, Reason.VALID, f"The spec is valid; {limit}")
 
 
 def _parse(raw: Mapping[str, Any], model: type[M]) -> M | Verdict:

@@ -42,7 +42,7 @@ def test_they_are_judged_at_every_edit_and_written_at_no_other_time(crds: Contro
             apply(place, kind, {})
             accepted = place.condition("chat", "Accepted", "Valid", of=kind)
             assert (accepted["status"], accepted["observedGeneration"]) == ("True", 1)
-            assert accepted["message"].startswith("The spec is valid and stored; ")
+            assert accepted["message"].startswith("The spec is valid; ")
         apply(place, EXPERIMENT, CIRCLE)
         refused = place.condition("chat", "Accepted", "InvalidSpec", of=EXPERIMENT)
         assert (refused["status"], refused["observedGeneration"]) == ("False", 2)

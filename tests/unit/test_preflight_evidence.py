@@ -119,12 +119,12 @@ REFUSED = [
 @pytest.mark.parametrize(("kind", "change"), [row[1:] for row in GOOD], ids=[f"{row[1]} {row[0]}" for row in GOOD])
 def test_accepted_says_what_comes_of_it(kind: str, change: Any) -> None:
     comes = {
-        EXPERIMENT: "this version does not run experiments yet",
+        EXPERIMENT: "no operator runs it, `paceline experiment run --local` does",
         PROFILE: "servings with its key that name it in tuning.profileRef start from it",
     }[kind]
     verdict = judged(kind, change)
     assert (verdict.status, verdict.reason) == (True, Reason.VALID), verdict.message
-    assert verdict.message == f"The spec is valid and stored; {comes}"
+    assert verdict.message == f"The spec is valid; {comes}"
 
 
 @pytest.mark.parametrize(
