@@ -168,12 +168,14 @@ def of_status(status: ServingStatus, workload: Workload, gpu_hour: float | None,
     speed = rows[0].goodput_milli_tokens_per_second / 1000 if rows else 0.0
     price = Price(gpu_hour, gpus, speed) if gpu_hour is not None else None
     found = advise(workload, permille / 1000 if permille else None, price)
+    more = []
     if permille and not status.ratio_to_no_drafter_permille:
-        against = (
+        more.append(
             "that is against k=0 in engines that hold a drafter all the same: without one they are a little faster"
         )
-        return replace(found, reasons=(*found.reasons, against))
-    return found
+    if price and not speed:
+        more.append("no cost is told: the k in force was not measured at the present load")
+    return replace(found, reasons=(*found.reasons, *more))
 
 
 def text(advice: Advice) -> str:

@@ -64,7 +64,7 @@ def test_a_kubeconfig_of_no_use_is_told_in_one_line(text: str, tmp_path: Path, m
     for context in ([], ["--context", "a"]):
         result = RUNNER.invoke(app, ["top", "chat", *context])
         assert (result.exit_code, result.output.count("\n")) == (2, 1), result.exception
-        assert "KUBECONFIG is of no use: " in result.output
+        assert f"KUBECONFIG is of no use: {tmp_path / 'config'}: " in result.output
 
 
 def test_a_report_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:

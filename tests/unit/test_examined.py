@@ -53,7 +53,7 @@ def test_a_refusal_names_rule_and_source_and_ends_with_1(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("kind: Pod", "no document of kind"),
+        ("kind: Pod", "there is Pod"),
         ("kind: [Pod]", "no document of kind"),
         ("{", "not YAML"),
         ("", "no document of kind"),

@@ -104,10 +104,11 @@ def test_a_file_that_is_not_there_or_no_yaml_is_told(tmp_path: Path) -> None:
         read(tmp_path / "absent.yaml")
     with pytest.raises(UserError, match="Is a directory"):
         read(tmp_path)
-    for bad in ("a: [", "a: !!timestamp soon", "a: !!bool maybe", 'a: !!int ""'):
+    for bad in ("a: [", "a: 1\nb: : x", "a: !!timestamp soon", "a: !!bool maybe", 'a: !!int ""'):
         (tmp_path / "bad.yaml").write_text(bad)
-        with pytest.raises(UserError, match="not YAML"):
+        with pytest.raises(UserError, match="not YAML") as caught:
             read(tmp_path / "bad.yaml")
+        assert "\n" not in str(caught.value)
 
 
 def test_a_value_that_contains_itself_is_told(tmp_path: Path) -> None:

@@ -102,7 +102,10 @@ def test_of_a_serving_the_speed_at_its_load_and_the_honest_ratio_are_taken() -> 
 
 
 def test_of_a_serving_that_measured_nothing_there_is_no_cost() -> None:
-    assert of_status(ServingStatus(), Workload(), 3.6, 1).cost is None
+    found = of_status(ServingStatus(), Workload(), 3.6, 1)
+    assert found.cost is None
+    assert "no cost is told" in text(found)
+    assert "no cost" not in text(of_status(ServingStatus(), Workload(), None, 1))
 
 
 def test_what_was_not_measured_has_no_cost_without() -> None:

@@ -58,7 +58,7 @@ def explain(
     """Tell what is in force and why: costs, acceptance by position and goodput of each k, decision by decision."""
     try:
         if (serving is None) == (record is None):
-            raise UserError("name a serving of the cluster, or a trace with --record")
+            raise UserError("name a serving of the cluster, or a trace with --record: one of them")
         name, status = of_cluster(serving, Where(context, namespace)) if serving else of_trace(record)
     except UserError as error:
         fail("explain", error)

@@ -49,9 +49,11 @@ def preflight(
 ) -> None:
     """Check manifests without a cluster; exit status 1 where one would be refused, or its models do not fit."""
     try:
-        read = [document for document in documents(file) if document.get("kind") in KINDS]
+        written = documents(file)
+        read = [document for document in written if document.get("kind") in KINDS]
         if not read:
-            raise UserError(f"{file}: no document of kind {', '.join(KINDS)}")
+            there = f"; there is {', '.join(str(one.get('kind')) for one in written)[:200]}" if written else ""
+            raise UserError(f"{file}: no document of kind {', '.join(KINDS)}{there}")
         root = None if where in (None, HUB) else _folder(str(where))
     except UserError as error:
         fail("preflight", error)
@@ -98,7 +100,7 @@ def _text(one: Examined, checks: list[Check]) -> str:
     of = f" (vLLM {one.version}, {one.runner} model runner)" if one.version else ""
     ks = " ".join(map(str, one.ladder))
     ladder = f", k {'fixed at' if len(one.ladder) == 1 else 'among'} {ks}" if ks else ""
-    lines = [f"{one.kind} {one.name}{of}: {'accepted' if one.accepted else 'refused'}{ladder}"]
+    lines = [f"{one.kind} {one.name or 'without a name'}{of}: {'accepted' if one.accepted else 'refused'}{ladder}"]
     for remark in one.remarks:
         source = f" ({remark.source})" if remark.source and remark.source not in remark.message else ""
         lines.append(f"  {remark.level.value:<8} {remark.reason}: {remark.message}{source}")

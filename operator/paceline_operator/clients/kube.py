@@ -140,7 +140,11 @@ def connect(context: str | None = None) -> client.ApiClient:
             why = " ".join(str(error).split())[:500]
             if not isinstance(error, config.ConfigException | OSError):
                 why = f"it is not what kubectl writes: {type(error).__name__}: {why}"
-            raise ValueError(f"no cluster: not in a pod, and KUBECONFIG is of no use: {why}") from None
+            where = config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+            raise ValueError(
+                f"no cluster: not in a pod, and KUBECONFIG is of no use: {where}: {why.removesuffix('.')}; "
+                "name a file with which kubectl works"
+            ) from None
     # Retries are decided by the caller of a pass, with a new look at the world: never blindly in the transport.
     configuration.retries = False
     configuration.connection_pool_maxsize = POOL_SIZE

@@ -108,7 +108,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
         documents = [document for document in yaml.load_all(text.decode(), Loader) if document is not None]
         endless = _is_endless(documents, set(), set())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not YAML: {error}") from None
+        raise UserError(f"{path}: not YAML: {_in_one_line(error)}") from None
     except (LookupError, AttributeError, TypeError):  # what PyYAML raises where a value is not of its tag
         raise UserError(f"{path}: not YAML: a value does not fit its tag (`!!...`)") from None
     if endless:
@@ -116,6 +116,14 @@ def documents(path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(document, dict) for document in documents):
         raise UserError(f"{path}: a document is no mapping: it must have apiVersion, kind, metadata and spec")
     return documents
+
+
+def _in_one_line(error: Exception) -> str:
+    """Line, column and problem; PyYAML's own words show the text around it, in several lines."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        at = error.problem_mark
+        return f"line {at.line + 1}, column {at.column + 1}: {error.problem or error.context}"
+    return " ".join(str(error).split())
 
 
 def _is_endless(value: Any, around: set[int], passed: set[int]) -> bool:
