@@ -69,6 +69,14 @@ def test_a_file_without_ours_is_a_mistake(text: str, said: str, tmp_path: Path) 
     assert "Traceback" not in result.output
 
 
+def test_memory_is_no_wish_that_is_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(yaml.safe_dump(MINIMAL))
+    result = RUNNER.invoke(app, ["preflight", "-f", str(file), "--gpu-memory", "80"])
+    assert result.exit_code == 2
+    assert "--gpu-memory needs --models" in result.output
+
+
 def test_what_the_schema_refuses_is_said_field_by_field() -> None:
     found = examine({**MINIMAL, "spec": {"model": {}, "speculation": {"method": "medusa"}}})
     assert not found.accepted

@@ -43,7 +43,10 @@ def preflight(
         ),
     ] = None,
     gpu_memory: Annotated[
-        float | None, typer.Option(min=1, max=4096, help="GiB of one GPU: does it all fit? Else what it needs is told.")
+        float | None,
+        typer.Option(
+            min=1, max=4096, help="GiB of one GPU, beside --models: does it all fit? Else what it needs is told."
+        ),
     ] = None,
     output: Annotated[Form, typer.Option("--output", "-o", help="For people, or for programs.")] = Form.TABLE,
 ) -> None:
@@ -54,6 +57,8 @@ def preflight(
         if not read:
             there = f"; there is {', '.join(str(one.get('kind')) for one in written)[:200]}" if written else ""
             raise UserError(f"{file}: no document of kind {', '.join(KINDS)}{there}")
+        if gpu_memory is not None and where is None:
+            raise UserError("--gpu-memory needs --models: what fits is told by the models' files")
         root = None if where in (None, HUB) else _folder(str(where))
     except UserError as error:
         fail("preflight", error)
