@@ -180,5 +180,6 @@ def template(
     except OSError as error:
         fail("experiment template", f"{out}: {error.strerror}")
     typer.echo(
-        f"{out}: fill in spec.servingRef and spec.load, then `paceline experiment run -f {out} -f SERVING --local`"
+        f"{out}: fill in spec.servingRef, spec.load and what is in capitals, then "
+        f"`paceline experiment run -f {out} -f SERVING --local`"
     )
