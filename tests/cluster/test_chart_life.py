@@ -144,6 +144,7 @@ def test_a_serving_runs_through_upgrade_and_rollback(cluster: Cluster, previous:
     assert [entry["status"] for entry in history] == ["superseded", "superseded", "deployed"]
     _known_to_the_garbage_collector(cluster)
     _delete_servings(cluster)
+    place.wait("its children to follow", lambda: not place.list("Deployment") and not place.list("Service"))
     cluster.helm("uninstall")
     _delete_kinds(cluster)
     _nothing_is_left(cluster)

@@ -121,11 +121,13 @@ class Grid:
         body = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": [condition]}
         self.place.patch("Pod", name, {"status": {**body, "containerStatuses": [status]}}, "status")
 
-    def gone(self, name: str) -> str:
-        """The control port of a pod is shut from now on: its address."""
-        self._ports[name].close()
+    def address(self, name: str) -> str:
         pod = self.place.get("Pod", name) or {}
         return str(pod["status"]["podIP"])
+
+    def shut(self, name: str) -> None:
+        """The control port of a pod answers nobody from now on."""
+        self._ports[name].close()
 
     def _died(self, pod: Object) -> None:
         """As a crashed `vllm serve`: exit code 0."""
@@ -269,7 +271,8 @@ def test_pages_of_metrics_that_are_none_are_told_and_nothing_else_happens(place:
         seen: dict[str, float] = {}
         for name, (fault, (text, reason)) in zip(broken, PAGES.items(), strict=True):
             began = time.monotonic()
-            pages.enter_context(metrics(grid.gone(name), text))
+            pages.enter_context(metrics(grid.address(name), text))
+            grid.shut(name)  # the page first: a look in between would find neither, and tell that
 
             def told(name: str = name, reason: str = reason) -> bool:
                 said = [event["message"] for event in place.events("EngineLost")]
