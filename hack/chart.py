@@ -6,7 +6,6 @@ the descriptions, values.schema.json has types and bounds.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,9 +17,10 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from hack import generated
 from hack.kubernetes.build import find
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = generated.ROOT
 CHART = ROOT / "charts" / "paceline"
 NAMESPACE, RELEASE, MASTER_KEY = "paceline-system", "paceline", "paceline-master-key"
 BUNDLE = f"""# paceline {{version}} for kubectl alone. Generated from the chart by `make generate`.
@@ -166,25 +166,5 @@ def files() -> dict[str, str]:
     }
 
 
-def main() -> int:
-    """Write or check; answers the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="write the files")
-    action.add_argument("--check", action="store_true", help="fail where a file differs")
-    write = parser.parse_args().write
-    stale = False
-    for name, text in files().items():
-        path = ROOT / name
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        if write:
-            path.write_text(text, encoding="utf-8")
-        else:
-            print(f"{name} is not what the chart says: run `make generate`", file=sys.stderr)
-            stale = True
-    return int(stale)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated.main(__doc__, files, "chart"))

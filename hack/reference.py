@@ -6,7 +6,6 @@ together (docs/compatibility.md), metrics, alerts and dependencies (docs/referen
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
@@ -16,12 +15,12 @@ from pathlib import Path
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from hack import compatibility, dashboards, dependencies
+from hack import compatibility, dashboards, dependencies, generated
 from hack import fields as field_table
 from paceline_engine import exporter
 from paceline_operator import exported, gauges, metrics
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = generated.ROOT
 RULES = ROOT / "charts" / "paceline" / "monitoring" / "rules.yaml"
 PACKAGES = ("operator/paceline_operator", "engine/paceline_engine")
 ENGINES = (
@@ -101,15 +100,9 @@ def operator_metrics() -> Iterator[MetricWrapperBase]:
     yield from (value for value in vars(metrics).values() if isinstance(value, MetricWrapperBase))
 
 
-def main() -> int:
-    """Write or check; answers the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="write the pages")
-    action.add_argument("--check", action="store_true", help="fail where a page differs")
-    write = parser.parse_args().write
-    stale = False
-    pages = {
+def files() -> dict[str, str]:
+    """What is generated from the code, by its path."""
+    return {
         "docs/modules.md": modules_page(),
         "docs/compatibility.md": compatibility.page(),
         "docs/fields.md": field_table.page(),
@@ -118,17 +111,7 @@ def main() -> int:
         "docs/reference/dependencies.md": dependencies.page(),
         **dashboards.files(),
     }
-    for name, text in pages.items():
-        path = ROOT / name
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        if write:
-            path.write_text(text, encoding="utf-8")
-        else:
-            print(f"{name} is not what the code says: run `make generate`", file=sys.stderr)
-            stale = True
-    return int(stale)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated.main(__doc__, files, "code"))

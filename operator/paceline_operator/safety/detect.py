@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from paceline_operator.clock import rfc3339
+from paceline_operator.clock import moment, rfc3339
 
 Raw = Mapping[str, Any]
 HANG_SECONDS = 60.0
@@ -158,7 +158,7 @@ def _end(pod: Raw, status: Raw, track_label: str, startup_seconds: float) -> End
     if not terminated:
         return None
     meta = _dict(pod.get("metadata"))
-    at, started = _time(terminated.get("finishedAt")), _time(terminated.get("startedAt"))
+    at, started = moment(terminated.get("finishedAt")), moment(terminated.get("startedAt"))
     lived = (at - started).total_seconds() if at and started else 0.0
     code = terminated.get("exitCode")
     now_running = isinstance(state.get("running"), Mapping)
@@ -188,11 +188,3 @@ def _dict(value: Any) -> Raw:
 
 def _dicts(value: Any) -> Iterator[Raw]:
     yield from (item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else ()
-
-
-def _time(value: Any) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        return None
-    return found if found.tzinfo else None
