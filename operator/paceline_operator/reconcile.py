@@ -141,7 +141,10 @@ class ServingPass:
         return found
 
     async def _conclude(self, draft: Draft) -> None:
-        """The one status write, then the events. Status that cannot be written is kept for the next pass."""
+        """Events, then the one status write. Status that cannot be written is kept for the next pass.
+
+        In this order: whoever is killed in between tells of it twice, which is better than never.
+        """
         memory, now = self._memory, rfc3339(self._hands.clock.now())
         generation = draft.raw["metadata"]["generation"]
         before = [condition for condition in draft.previous.conditions if condition.type not in draft.withdrawn]
@@ -151,8 +154,8 @@ class ServingPass:
         status = draft.previous.model_copy(update={**draft.fields, "conditions": conditions})
         memory.unsaved = status
         SERVINGS.put((self._namespace, self._name), status, self._hands.clock.now().timestamp())
-        await act.write_status(self._hands.kube, draft.raw, status)
-        memory.unsaved = None
         news = [*draft.report.events, *events.of_change(verdicts.status_of(draft.raw, ServingStatus), status)]
         fresh = memory.recorder.fresh(news, self._hands.clock.monotonic())
         await act.post(self._hands.kube, draft.raw, fresh, now)
+        await act.write_status(self._hands.kube, draft.raw, status)
+        memory.unsaved = None

@@ -126,6 +126,19 @@ async def test_a_hand_edited_child_is_corrected(world: World, kind: str, edit: C
     assert [kind in message for message in world.events("ChildCorrected")] == [True]
 
 
+async def test_what_happened_is_told_before_status_says_so(world: World) -> None:
+    await world.serving.run(full=True)
+    _image(world.kube.find("Deployment", "demo"))
+    world.kube.refuse[("STATUS", naming.KIND_SERVING)] = UnavailableError(0, "Killed", "in between")
+    world.kube.find(naming.KIND_SERVING, "demo")["status"] = {}
+    with pytest.raises(UnavailableError):
+        await world.serving.run(full=True)
+    assert len(world.events("ChildCorrected")) == 1
+    world.kube.refuse.clear()
+    await world.serving.run(full=True)
+    assert len(world.events("ChildCorrected")) == 1, "once, while nobody is killed"
+
+
 async def test_what_others_add_stays(world: World) -> None:
     await world.serving.run(full=True)
     world.writes()
