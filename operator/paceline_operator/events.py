@@ -55,6 +55,12 @@ def token_replaced(name: str, pods: Iterable[str]) -> Event:
     )
 
 
+def token_missed(name: str, pods: int) -> Event:
+    """A Secret that was there is gone, as pods tell that wait to mount it."""
+    text = f"Created Secret {name} again: it was gone, and {pods} pod{'s' * (pods > 1)} could not mount it"
+    return Event(WARNING, Reason.CHILD_CREATED, text)
+
+
 def engine_lost(pod: str, failure: Reason, message: str, ended: str, last: str) -> Event:
     """An engine that answered does not any more; `ended` tells how its container ended, empty where it did not."""
     return Event(WARNING, Reason.ENGINE_LOST, "; ".join(filter(None, [f"{pod}: {failure}", ended, last, message])))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline_operator import act, naming, observe
+from paceline_operator import act, events, naming, observe
 from paceline_operator.api.conditions import Reason
 from paceline_operator.clients.keys import KeyRing, key_version
 from paceline_operator.clients.kube import Kube, Object
@@ -31,6 +31,8 @@ async def keep(kube: Kube, memory: Remembered, secret: Object, missing: Mapping[
     if memory.token == digest(secret) and missing.items() <= memory.missing.items():
         return
     if await act.write_token(kube, secret, (), report):
+        if memory.token == digest(secret):
+            report.events.append(events.token_missed(secret["metadata"]["name"], len(missing)))
         memory.token, memory.missing = digest(secret), dict(missing)
 
 

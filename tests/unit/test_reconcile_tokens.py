@@ -92,6 +92,8 @@ async def test_a_secret_that_a_pod_misses_is_written_once_for_each_report(world:
         await world.serving.run(full=True)
         await world.serving.run(full=True)
         assert world.writes() == [("APPLY", "Secret")]
+    told = [text for text in world.events("ChildCreated") if "again" in text]
+    assert told == [f"Created Secret {name} again: it was gone, and 1 pod could not mount it"]
 
 
 async def test_a_rotated_key_writes_another_secret_and_still_reaches_old_pods(world: World) -> None:
