@@ -27,7 +27,7 @@ from engine import NO_MULTICAST, shape
 from paceline_engine.preflight import gather, machine, memory, models, tiny
 from paceline_engine.preflight.asked import Asked, Source
 from paceline_engine.preflight.check import Check, timed
-from paceline_operator.resources.capture import capture_sizes
+from paceline_operator.resources.capture import close_sizes
 
 LINES = {
     "weights_gib": r"Model loading took ([\d.]+) GiB",
@@ -52,7 +52,7 @@ def asked(work: Path, *, drafter: bool) -> Asked:
         method=("ngram" if SCALE.cpu else "eagle") if drafter else "",
         max_tokens=max(ladder),
         ladder=ladder,
-        capture_sizes=[] if SCALE.cpu else list(capture_sizes(ladder, SCALE.seqs)),
+        capture_sizes=[] if SCALE.cpu else list(close_sizes(ladder, SCALE.seqs)),
         gpu=not SCALE.cpu,
         dtype="float32" if SCALE.cpu else "",
         max_model_len=2048,
