@@ -189,7 +189,8 @@ def start(
 ) -> Operator:
     """`watch` empty: all namespaces. The Lease is in `namespace`. `more` of its environment."""
     key = cluster.folder / "master-key"
-    key.write_text(KEY)
+    if not key.exists() or key.read_text() != KEY:  # another operator may be reading it
+        key.write_text(KEY)
     (port,) = free_ports(1)
     environment = {
         "KUBECONFIG": kubeconfig,

@@ -66,6 +66,10 @@ class Fault:
 Rule = Callable[[Request], Fault | None]
 Lines = Callable[[Event], list[tuple[float, Event]]]
 """An event of a watch -> what is passed on instead, each after so many seconds."""
+Answer = tuple[int, bytes]
+"""HTTP status and body."""
+Answers = Callable[[Request, Answer], Answer | None]
+"""An answer of the API server's, watches left out -> what is passed on instead; None: the connection ends."""
 
 
 class Proxy:
@@ -75,6 +79,7 @@ class Proxy:
         self.cluster = cluster
         self.rule: Rule = lambda _: None
         self.lines: Lines = lambda event: [(0.0, event)]
+        self.answers: Answers = lambda _, answer: answer
         self._moving = threading.Condition()
         self._cut, self._closed, self._epoch, self._streams = False, False, 0, 0
         self._context = ssl.create_default_context(cafile=str(cluster.authority.certificate))
@@ -193,12 +198,13 @@ class _Handler(BaseHTTPRequestHandler):
         if request.watch and answer.status == 200:
             self._stream(answer)
             return
-        content = answer.read()
+        passed = self.server.proxy.answers(request, (answer.status, answer.read()))
         self.server.proxy.wait(self._epoch)
-        if fault is not None:
+        if fault is not None or passed is None:
             self.close_connection = True
             return
-        self.send_response(answer.status)
+        status, content = passed
+        self.send_response(status)
         for name, value in answer.getheaders():
             if name.lower() not in HOP:
                 self.send_header(name, value)
