@@ -64,8 +64,8 @@ FLEET = (
         custom={"drawStyle": "bars", "stacking": {"mode": "normal"}},
     ),
     Panel(
-        "Passes that held k", (("sum by (reason) (rate(paceline_holds_total[$__rate_interval]))", "{{reason}}"),),
-        "ops",
+        "Servings whose k holds, by what is missing",
+        (("sum by (reason) (rate(paceline_held_seconds_total[$__rate_interval]))", "{{reason}}"),),
     ),
     Panel(
         "Writes to the API",
@@ -86,7 +86,18 @@ FLEET = (
         "s",
     ),
     Panel(
-        "Pushes of tables", (("sum by (result) (rate(paceline_pushes_total[$__rate_interval]))", "{{result}}"),), "ops",
+        "Pushes of tables",
+        (("sum by (result) (rate(paceline_push_duration_seconds_count[$__rate_interval]))", "{{result}}"),), "ops",
+    ),
+    Panel(
+        "Time of a push",
+        (
+            (
+                "histogram_quantile(0.99, sum by (le) (rate(paceline_push_duration_seconds_bucket"
+                "[$__rate_interval])))", "p99",
+            ),
+        ),
+        "s",
     ),
 )  # fmt: skip
 SERVING = (

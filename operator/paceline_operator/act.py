@@ -24,6 +24,7 @@ from paceline_operator.clients.kube import (
     NotFoundError,
     Object,
 )
+from paceline_operator.clock import Clock
 from paceline_operator.kinds import OPTIONAL
 from paceline_operator.plan import Absence, Applied, ChildKey, ChildPlan, Target, forbidden, key_of, not_served
 
@@ -101,13 +102,15 @@ async def delete_token(kube: Kube, namespace: str, name: str, report: Report) ->
     return True
 
 
-async def push(client: EngineClient, policy: Policy, targets: Sequence[Target]) -> dict[str, str]:
+async def push(client: EngineClient, clock: Clock, policy: Policy, targets: Sequence[Target]) -> dict[str, str]:
     """Push to all targets at once. Pod -> why it did not take the policy, empty where it did."""
 
     async def one(target: Target) -> str:
+        began = clock.monotonic()
         answer = await client.push(target.control_url, target.token, policy)
         taken = isinstance(answer, PolicyAck) and answer.generation == policy.generation
-        metrics.PUSHES.labels(metrics.RESULT_OK if taken else metrics.RESULT_ERROR).inc()
+        result = metrics.RESULT_OK if taken else metrics.RESULT_ERROR
+        metrics.PUSH_SECONDS.labels(result).observe(clock.monotonic() - began)
         if taken:
             return ""
         return f"runs generation {answer.generation}" if isinstance(answer, PolicyAck) else answer.message

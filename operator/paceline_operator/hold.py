@@ -64,7 +64,7 @@ async def hold(
         memory.watch = replace(memory.watch, since=now)  # it is to be ready all the time that it is watched
     policy, late = carried_over(engines, canaries)
     if policy and late:
-        await act.push(client, policy, [target for target in targets if target.pod in late])
+        await act.push(client, clock, policy, [target for target in targets if target.pod in late])
     text = f"k stays as it is while {why}"
     after = settings.interval_seconds if targets else None
     return Retuned(after, engines, verdicts=[Verdict(ConditionType.TUNED, None, Reason.FROZEN, text)], events=news)

@@ -51,6 +51,8 @@ class Remembered:
     tuned: object = None
     """What the tuner was asked about last: settings and engines."""
     tuned_at: float = 0.0
+    holding: str = ""
+    """Why k holds since then; empty where it does not."""
     first_tokens: FirstTokens = field(default_factory=FirstTokens)
     effective: Mapping[str, Known] = field(default_factory=dict)
     """Pod -> what its engine did lately, declared against effective."""

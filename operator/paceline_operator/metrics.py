@@ -48,9 +48,9 @@ DECISIONS = Counter("paceline_decisions_total", "Changes of the k in force. Labe
 ROLLOUTS = Counter(
     "paceline_rollouts_total", "Steps of rollouts: started, promoted, taken back. Labeled by reason.", [LABEL_REASON]
 )
-HOLDS = Counter(
-    "paceline_holds_total",
-    "Passes in which k held because what it needs was missing. Labeled by reason.",
+HELD_SECONDS = Counter(
+    "paceline_held_seconds_total",
+    "Seconds for which k held because what it needs was missing, of all servings together. Labeled by reason.",
     [LABEL_REASON],
 )
 TUNER_ERRORS = Counter(
@@ -63,7 +63,12 @@ FAULTS = Counter("paceline_engine_faults_total", "Engines that ended or stood st
 REMEDIES = Counter(
     "paceline_remedies_total", "Steps of the breaker and the ladder of remedies. Labeled by reason.", [LABEL_REASON]
 )
-PUSHES = Counter("paceline_pushes_total", "Policies pushed to engine pods. Labeled by result.", [LABEL_RESULT])
+PUSH_SECONDS = Histogram(
+    "paceline_push_duration_seconds",
+    "Seconds that pushing a policy to one engine pod took. Labeled by result.",
+    [LABEL_RESULT],
+    buckets=(0.005, 0.02, 0.1, 0.3, 1, 3, 10),
+)
 
 for _reason in (
     Reason.LOAD,
@@ -86,7 +91,7 @@ for _reason in (
     Reason.MALFORMED_ANSWER,
     Reason.ENGINE_WARMING_UP,
 ):
-    HOLDS.labels(_reason)
+    HELD_SECONDS.labels(_reason)
 for _reason in (
     Reason.CANARY_STARTED,
     Reason.CANARY_PROMOTED,
@@ -115,7 +120,7 @@ for _reason in (
 ):
     REMEDIES.labels(_reason)
 for _result in (RESULT_OK, RESULT_ERROR):
-    PUSHES.labels(_result)
+    PUSH_SECONDS.labels(_result)
     RECONCILE_SECONDS.labels(_result)
 
 

@@ -69,6 +69,8 @@ async def retune(
     left = memory.tuned_at + settings.interval_seconds - now
     if asked == memory.tuned and left > settings.interval_seconds * EARLY_SHARE:
         return Retuned(after=left if targets else None)
+    if memory.holding:
+        metrics.HELD_SECONDS.labels(memory.holding).inc(now - memory.tuned_at)
     memory.tuned, memory.tuned_at = asked, now
     answers = await observe.engines(client, targets, pods, memory.tuner)
     how = {pod["metadata"]["name"]: ended(pod) for pod in pods}
@@ -85,15 +87,14 @@ async def retune(
     memory.tuner = step.memory
     if step.policy and step.push_to:
         to = [target for target in targets if target.pod in step.push_to]
-        refusals = await act.push(client, step.policy, to)
+        refusals = await act.push(client, clock, step.policy, to)
         step = _acknowledged(step, [pod for pod, refusal in refusals.items() if not refusal])
     for decision in step.decisions:
         metrics.DECISIONS.labels(decision.reason).inc()
     for error in step.errors:
         metrics.TUNER_ERRORS.labels(error.partition(":")[0]).inc()
         logger.error("Part of a decision failed and was left out, the others went on: error=%s", error)
-    if step.holding:
-        metrics.HOLDS.labels(step.metrics_reason).inc()
+    memory.holding = step.metrics_reason if step.holding else ""
     fields, conditions = told.status(step, engines, previous, rfc3339(clock.now()))
     words = {pod["metadata"]["name"]: last_words(pod) for pod in pods}
     # Plain pods were not asked to speculate.

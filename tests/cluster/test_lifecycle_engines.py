@@ -101,8 +101,9 @@ def test_a_refused_token_makes_the_secret_anew_and_only_once(place: Place, opera
         after = place.child("Secret", SECRET)
         assert (after["data"], after["immutable"]) == (before["data"], True)
         place.wait("the event", lambda: place.events("TokenRefused"))
-        holds = operator.metrics()[("paceline_holds_total", "TokenRefused")]
-        place.wait("more passes", lambda: operator.metrics()[("paceline_holds_total", "TokenRefused")] >= holds + 3)
+        held = ("paceline_held_seconds_total", "TokenRefused")
+        before_them = operator.metrics()[held]
+        place.wait("more passes", lambda: operator.metrics()[held] >= before_them + 3)
         assert place.child("Secret", SECRET)["metadata"] == after["metadata"]
 
 

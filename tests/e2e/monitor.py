@@ -18,10 +18,10 @@ RULES = CHART / "monitoring" / "rules.yaml"
 DOCS = CHART.parents[1] / "docs"
 SERIES = Path(__file__).parents[1] / "monitoring" / "series.txt"
 """Names that are asked for and were seen in a scrape: written by the whole loop's test, with PACELINE_UPDATE_GOLDEN."""
-NAME = re.compile(r"\b(?:vllm|paceline)[:_][a-z0-9_:]*[a-z0-9]\b(?!\*)")
+NAME = re.compile(r"\b(?:(?:vllm|paceline)[:_][a-z0-9_:]*[a-z0-9]|http_requests_total)\b(?!\*)")
 OURS = ("paceline_operator", "paceline_engine")
 """Names of packages, which pages also name."""
-HISTOGRAMS = ("paceline_reconcile_duration_seconds",)
+HISTOGRAMS = ("paceline_reconcile_duration_seconds", "paceline_push_duration_seconds")
 """Named by pages without the suffix that each of their series has."""
 OPERATOR_PORT = 8080
 TIMES = {"scrape_interval": "2s", "scrape_timeout": "2s"}
@@ -36,14 +36,14 @@ ABSENT = {
 """Asked for, and not surely there in the whole loop, with the reason."""
 
 
-def monitor(scene: Scene, folder: Path) -> Prometheus:
+def monitor(scene: Scene, folder: Path, operator_address: str = "127.0.0.1") -> Prometheus:
     """A Prometheus in the node's network, with the chart's rules. Labels are those that its PodMonitors give."""
     pods = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in scene.pods()}
     engines = [
         job(f"engine-{name}", [f"{address}:{SERVING_PORT}"], {"namespace": scene.namespace, "pod": name}, **TIMES)
         for name, address in pods.items()
     ]
-    operator = job("operator", [f"127.0.0.1:{OPERATOR_PORT}"], {}, honor_labels=True, **TIMES)
+    operator = job("operator", [f"{operator_address}:{OPERATOR_PORT}"], {}, honor_labels=True, **TIMES)
     return Prometheus(folder, [], {}, more=[operator, *engines], rules=RULES, prefix=scene.node.prefix)
 
 
@@ -60,8 +60,8 @@ def asked() -> set[str]:
 
 
 def scraped(prometheus: Prometheus) -> set[str]:
-    """Every series of ours and of vLLM's that it has."""
-    found = prometheus.query('count by (__name__) ({__name__=~"(vllm|paceline).+"})')
+    """Every series of ours and of vLLM's that it has, and of the HTTP server beside vLLM."""
+    found = prometheus.query('count by (__name__) ({__name__=~"(vllm|paceline|http_requests).+"})')
     return {entry["metric"]["__name__"] for entry in found}
 
 

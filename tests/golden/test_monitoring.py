@@ -23,8 +23,8 @@ TESTS = Path(__file__).parents[1] / "monitoring" / "rules_test.yaml"
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks.md"
 SERIES = Path(__file__).parents[1] / "monitoring" / "series.txt"
 """Those that were asked for, and seen in a scrape of a real engine and operator (tests/e2e/test_whole_loop.py)."""
-VLLM = {name for name in SERIES.read_text().split() if name.startswith("vllm:")}
-NAME = re.compile(r"\b(?:vllm|paceline)[:_][a-z0-9_:]+")
+OF_ENGINES = {name for name in SERIES.read_text().split() if name.startswith(("vllm:", "http_"))}
+NAME = re.compile(r"\b(?:(?:vllm|paceline)[:_][a-z0-9_:]+|http_requests_total)")
 
 
 def promtool(*arguments: str | Path) -> str:
@@ -75,7 +75,7 @@ def test_every_query_of_a_dashboard_parses(tmp_path: Path) -> None:
 def test_a_query_asks_for_series_that_exist(query: str) -> None:
     names = {name for name in NAME.findall(query) if not name.endswith(":")}
     assert names
-    assert names <= ours() | VLLM
+    assert names <= ours() | OF_ENGINES
 
 
 def test_every_alert_has_a_runbook_and_words() -> None:

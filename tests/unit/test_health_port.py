@@ -51,7 +51,7 @@ def test_what_a_restart_would_not_mend_fails_readiness_alone(url: str) -> None:
 def test_metrics_are_prometheus_text(url: str) -> None:
     status, text = get(url + "/metrics")
     assert status == 200
-    assert 'paceline_holds_total{reason="PodNotAnswering"}' in text
+    assert 'paceline_held_seconds_total{reason="PodNotAnswering"}' in text
     assert "# HELP paceline_api_writes_total" in text
 
 
