@@ -29,7 +29,7 @@ from scale import SCALE
 
 from engine import NO_MULTICAST, shape
 from paceline_operator.clock import SystemClock
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.local.trial import files
 from paceline_operator.local.trial.run import Options, Run
 

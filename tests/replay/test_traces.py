@@ -21,7 +21,7 @@ from paceline_operator.api.serving import ServingSpec
 from paceline_operator.cli.app import app
 from paceline_operator.cli.record import Live, follow
 from paceline_operator.clients.keys import KeyFile
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.replay.contest import ENGINE, Setup, Tuner
 from paceline_operator.replay.courses import geometric
 from paceline_operator.replay.engine import run

@@ -1,19 +1,62 @@
 """The command line: a mistake is one message and status 2, never a traceback."""
 
+import inspect
+import subprocess
+import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from paceline_operator.cli.app import app
+from paceline_operator.cli.verbs import PACKAGE, VERBS, said
 
 RUNNER = CliRunner()
 
 
 def test_version() -> None:
-    result = RUNNER.invoke(app, ["version"])
-    assert (result.exit_code, result.output.strip()) == (0, version("paceline"))
+    for asked in ("version", "--version"):
+        result = RUNNER.invoke(app, [asked])
+        assert (result.exit_code, result.output.strip()) == (0, version("paceline"))
+
+
+HEAVY = {"kopf", "numpy", "torch", "scipy", "matplotlib", "prometheus_client", "kubernetes", "aiohttp", "httpx"}
+"""What arithmetic, clients and pictures need; a second of CPU together."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        (["--help"], {"pydantic", "yaml"}),
+        (["--version"], {"pydantic", "yaml"}),
+        (["status", "--help"], set[str]()),
+        (["top", "--help"], set()),
+        (["pin", "--help"], set()),
+        (["doctor", "--help"], set()),
+    ],
+)
+def test_what_is_not_used_is_not_imported(arguments: list[str], more: set[str]) -> None:
+    code = (
+        "import sys; from paceline_operator.cli.app import app; app(sys.argv[1:], standalone_mode=False);"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    result = subprocess.run([sys.executable, "-c", code, *arguments], timeout=60, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    loaded = set(result.stdout.splitlines()[-1].split())
+    assert "typer" in loaded
+    assert not loaded & (HEAVY | more)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_what_is_said_of_a_verb_is_what_it_says_itself(name: str) -> None:
+    module = f"{PACKAGE}.{VERBS[name]}"
+    verb = getattr(import_module(module), name)
+    assert said(module, name) == (verb.info.help if isinstance(verb, typer.Typer) else inspect.getdoc(verb))
+    said_of_all = RUNNER.invoke(app, ["--help"], env={"TERM": "dumb", "COLUMNS": "200"}).output
+    assert said(module, name).split("\n\n")[0] in said_of_all
 
 
 @pytest.mark.parametrize(

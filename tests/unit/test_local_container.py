@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.local import container
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.resources import Defaults, Tokens, render
 from paceline_operator.tuning.decide import settings_of
 

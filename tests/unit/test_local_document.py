@@ -8,7 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_operator.local.document import Text, UserError, read
+from paceline_operator.local.document import Text, read
+from paceline_operator.local.mistake import UserError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "local.yaml"
 SERVING: dict[str, Any] = {

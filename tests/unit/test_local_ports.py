@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from paceline_engine.protocol import CONTROL_PORT
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.local.ports import Claims, listens
 from tests.harness.ports import free_ports
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paceline_operator import naming, shown
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.cli.change import pinned, unpinned
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.verdicts import status_of
 
 ROW = {

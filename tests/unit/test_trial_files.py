@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_operator.clock import FakeClock
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.local.trial import files
 from paceline_operator.local.trial.run import Options, Run
 from tests.engine.test_trial_process import FILE

@@ -14,7 +14,7 @@ from paceline_operator.api.status import MAX_K, ServingStatus
 from paceline_operator.api.tuning import TuningMode
 from paceline_operator.cli.cluster import Context, Namespace, Object, Serving, Where, reach, serving_of
 from paceline_operator.clock import SystemClock, rfc3339
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.resources import revision
 from paceline_operator.resources.revision import Revision
 from paceline_operator.rollout import undo

@@ -14,7 +14,7 @@ import yaml
 
 from paceline_operator import naming
 from paceline_operator.cli.mistake import fail
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 
 if TYPE_CHECKING:
     from paceline_operator.clients.kube import Kube

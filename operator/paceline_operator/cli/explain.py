@@ -15,7 +15,7 @@ from paceline_operator.api.status import DecisionRecord, ServingStatus
 from paceline_operator.cli.cluster import Context, Namespace, Where, complete, reach, serving_of
 from paceline_operator.cli.mistake import fail
 from paceline_operator.effective.fleet import Known
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.replay import traces
 from paceline_operator.tuning import decide
 from paceline_operator.tuning.model import Memory

@@ -21,7 +21,8 @@ from paceline_operator.cli import podfields
 from paceline_operator.cli.cluster import Form
 from paceline_operator.cli.mistake import fail
 from paceline_operator.examined import MODELS, Examined, examine
-from paceline_operator.local.document import UserError, documents
+from paceline_operator.local.document import documents
+from paceline_operator.local.mistake import UserError
 from paceline_operator.resources.preflight import asked
 from paceline_operator.tuning.prior import boot_table, ladder_of
 

@@ -15,7 +15,8 @@ from paceline_operator.api.written import misnamed
 from paceline_operator.cli.cluster import Context, Namespace, Object, Serving, Where, reach, serving_of
 from paceline_operator.cli.mistake import fail
 from paceline_operator.experiment import results
-from paceline_operator.local.document import UserError, documents, parse
+from paceline_operator.local.document import documents, parse
+from paceline_operator.local.mistake import UserError
 from paceline_operator.preflight import evidence
 from paceline_operator.profiling import learn, measured
 from paceline_operator.profiling.key import differing

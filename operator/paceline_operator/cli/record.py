@@ -24,7 +24,7 @@ from paceline_operator.cli.cluster import Namespace, Where
 from paceline_operator.cli.mistake import fail
 from paceline_operator.clock import Clock, SystemClock
 from paceline_operator.local import container
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.local.run import Options, run
 from paceline_operator.local.view import PlainView
 from paceline_operator.replay.traces import Writer

@@ -17,7 +17,7 @@ from paceline_operator.cli.mistake import fail
 from paceline_operator.clock import SystemClock
 from paceline_operator.experiment import results, templates, variants
 from paceline_operator.local import container
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.local.trial import files
 from paceline_operator.local.trial.run import Options, Run
 from paceline_operator.local.view import LiveView, PlainView

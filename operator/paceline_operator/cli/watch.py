@@ -14,7 +14,7 @@ from rich.text import Text
 from paceline_operator.cli.get import console_of_output, laid_out
 from paceline_operator.cli.mistake import fail
 from paceline_operator.experiment import progress, watched
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.local.trial import files, record
 from paceline_operator.local.trial.run import Options, planned
 

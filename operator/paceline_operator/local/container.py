@@ -19,7 +19,7 @@ from typing import Any
 import paceline_engine
 from paceline_engine.protocol import ENV_CONTROL_HOST, ENV_CONTROL_PORT
 from paceline_operator import naming
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.local.ports import HOST
 from paceline_operator.resources import Defaults, Manifest
 from paceline_operator.resources.pod import CONTAINER

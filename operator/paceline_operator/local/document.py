@@ -19,15 +19,12 @@ from paceline_operator.api.base import ApiModel
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.written import misnamed, place, unread
 from paceline_operator.local.loader import Loader
+from paceline_operator.local.mistake import UserError
 from paceline_operator.preflight import legality
 
 KIND_LOAD = "LocalLoad"
 MAX_FILE_BYTES = 1024 * 1024
 M = TypeVar("M", bound=ApiModel)
-
-
-class UserError(Exception):
-    """A mistake that the user can correct: one message, no traceback."""
 
 
 class Text(StrEnum):

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 
 HOST = "127.0.0.1"
 LAST_PORT = 65535

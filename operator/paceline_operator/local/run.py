@@ -22,8 +22,9 @@ from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, SystemClock, rfc3339
 from paceline_operator.local import container, document, report
-from paceline_operator.local.document import LocalLoad, Phase, UserError
+from paceline_operator.local.document import LocalLoad, Phase
 from paceline_operator.local.load import ClosedLoop
+from paceline_operator.local.mistake import UserError
 from paceline_operator.local.passes import Passes
 from paceline_operator.local.ports import Claims
 from paceline_operator.local.record import EngineRecord, PhaseRecord, Record

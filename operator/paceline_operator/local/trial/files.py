@@ -17,7 +17,8 @@ from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.written import misnamed
 from paceline_operator.experiment import results
 from paceline_operator.experiment.results import VariantResult
-from paceline_operator.local.document import UserError, documents, parse, serving_of
+from paceline_operator.local.document import documents, parse, serving_of
+from paceline_operator.local.mistake import UserError
 from paceline_operator.preflight import evidence
 
 CONFIG_MAP = "ConfigMap"

@@ -12,7 +12,7 @@ from paceline_operator.experiment.plan import Plan, Visit
 from paceline_operator.experiment.results import Methods, VariantResult, Window
 from paceline_operator.experiment.variants import Variant
 from paceline_operator.local.container import DISTRIBUTION
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.local.runner import EngineFailedError
 from paceline_operator.local.trial import gpus
 from paceline_operator.local.trial.engine import Engine, arguments, gpus_of

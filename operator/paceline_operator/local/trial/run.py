@@ -18,7 +18,7 @@ from paceline_operator.experiment import load as loads
 from paceline_operator.experiment import progress, variants
 from paceline_operator.experiment.plan import Costs, Plan, PlanError, Visit, plan
 from paceline_operator.experiment.results import VariantResult
-from paceline_operator.local.document import UserError
+from paceline_operator.local.mistake import UserError
 from paceline_operator.local.runner import SIGNALS, EngineFailedError
 from paceline_operator.local.trial import gpus, record
 from paceline_operator.local.trial.engine import Engine, gpus_of
