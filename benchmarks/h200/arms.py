@@ -21,7 +21,7 @@ from engine import Engine
 PROMPT_TOKENS = 32
 WARM_STEPS = 6
 HOOKS = ("begin", "scheduled", "completed", "applied")
-HOOK_STEPS = 300
+HOOK_STEPS, FRESH_STEPS = 1200, 100
 T95 = {
     1: 12.706,
     2: 4.303,
@@ -192,7 +192,7 @@ def hook_time(engine: Engine, *, load: int, k: int) -> dict[str, float]:
             while engine.completed == before:
                 engine.step()
             times.append(spent / 1000)
-            if len(times) % (HOOK_STEPS // 3) == 0:  # fresh requests: none may end or be preempted in here
+            if len(times) % FRESH_STEPS == 0:  # fresh requests: none may end or be preempted in here
                 engine.fill(load, prompt_tokens=PROMPT_TOKENS, warm=WARM_STEPS)
     finally:
         for name in HOOKS:
