@@ -56,15 +56,15 @@ class Operator:
         self._keys = KeyFile(config.master_key_file)
         api = connect()
         self._kube = Kube(api)
-        # Short limits and threads of its own: a renewal that hangs must fail in time for another attempt.
-        lease_kube = Kube(api, concurrency=2, connect_seconds=2.0, read_seconds=3.0)
+        duration = config.lease_seconds
+        # Limits and connections of its own: a renewal that hangs must fail in time for another attempt.
+        self._lease_kube = Kube(api, concurrency=2, connect_seconds=duration / 6, read_seconds=duration / 3)
         self._engines = EngineClient()
         self._prometheus = PrometheusClient(config.prometheus_url, config.prometheus_token_file)
         self._hands = Hands(self._kube, self._engines, self._keys, config.defaults, self._clock, self._prometheus)
         self.fleet: Fleet[ObjectKey] = Fleet(self._prepare, self._clock, resync_seconds=config.resync_seconds)
-        duration = config.lease_seconds
         self._leadership = Leadership(
-            lease_kube,
+            self._lease_kube,
             self._clock,
             config.namespace,
             config.identity,
@@ -95,7 +95,8 @@ class Operator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._engines.close()
         self._prometheus.close()
-        self._kube.close()
+        for kube in (self._kube, self._lease_kube):
+            await kube.close()
         if self._http:
             await asyncio.to_thread(self._http.shutdown)
             self._http.server_close()

@@ -51,9 +51,12 @@ def test_a_tuned_status_is_stored_whole_and_explained(crds: ControlPlane, namesp
     place.serve("chat")
     status = tuned()
     raw = place.get(naming.KIND_SERVING, "chat") or {}
-    kube = Kube(crds.api)
-    asyncio.run(act.write_status(kube, raw, status))
-    kube.close()
+
+    async def write() -> None:
+        async with Kube(crds.api) as kube:
+            await act.write_status(kube, raw, status)
+
+    asyncio.run(write())
     stored = place.get(naming.KIND_SERVING, "chat") or {}
     assert status_of(stored, ServingStatus) == status, "no field is pruned or refused"
     assert len(json.dumps(stored["status"])) < 100_000

@@ -93,10 +93,13 @@ def test_a_status_value_of_another_type_is_invalid_to_our_client(crds: ControlPl
     """The API server answers 500: it is told by its text."""
     create(client.CustomObjectsApi(crds.api), namespace, thing(KIND_SERVING, {}))
     body = status(policyGeneration="many") | {"metadata": {"name": "chat", "namespace": namespace}}
-    kube = Kube(crds.api)
+
+    async def apply() -> None:
+        async with Kube(crds.api) as kube:
+            await kube.apply(body, "status")
+
     with pytest.raises(InvalidError) as refusal:
-        asyncio.run(kube.apply(body, "status"))
-    kube.close()
+        asyncio.run(apply())
     assert refusal.value.status == 500
     assert ".status.policyGeneration" in str(refusal.value)
 

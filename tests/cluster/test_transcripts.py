@@ -165,9 +165,12 @@ def book(crds: ControlPlane, namespace: str, tmp_path: Path) -> Book:
     place.kubectl("apply", "-f", "-", input=json.dumps(record))
     status = tuned()
     rollout = status.rollout.model_copy(update={"revision": stored[1].name})
-    kube = Kube(crds.api)
-    asyncio.run(act.write_status(kube, raw, status.model_copy(update={"rollout": rollout})))
-    kube.close()
+
+    async def write() -> None:
+        async with Kube(crds.api) as kube:
+            await act.write_status(kube, raw, status.model_copy(update={"rollout": rollout}))
+
+    asyncio.run(write())
     return Book(Shell(crds, namespace, tmp_path), namespace)
 
 

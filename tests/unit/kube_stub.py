@@ -88,5 +88,4 @@ def listening() -> Iterator[Stub]:
 
 def connected(stub: Stub, **options: Any) -> Kube:
     configuration = client.Configuration(host=stub.address, api_key={"BearerToken": "Bearer secret"})  # type: ignore[attr-defined]
-    configuration.retries = False
     return Kube(client.ApiClient(configuration), **options)

@@ -37,7 +37,7 @@ def stub() -> Iterator[Stub]:
 async def kube(stub: Stub) -> AsyncIterator[Kube]:
     made = connected(stub, read_seconds=0.5)
     yield made
-    made.close()
+    await made.close()
 
 
 MANIFEST = {
@@ -177,13 +177,12 @@ async def test_silence_and_a_closed_port_are_unavailable(stub: Stub) -> None:
     with pytest.raises(UnavailableError, match="timed out"):
         await impatient.apply(MANIFEST)
     stub.block.set()
-    impatient.close()
+    await impatient.close()
     configuration = client.Configuration(host="http://127.0.0.1:9")
-    configuration.retries = False
     nobody = Kube(client.ApiClient(configuration))
     with pytest.raises(UnavailableError, match="NoAnswer"):
         await nobody.get("Deployment", "team", "chat")
-    nobody.close()
+    await nobody.close()
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -197,7 +196,7 @@ def test_no_answer_breaks_a_pass_in_an_unknown_way(stub: Stub, status: int, body
         except KubeError as error:
             assert "PATCH Deployment team/chat" in str(error)  # noqa: PT017 both ends are right
         finally:
-            made.close()
+            await made.close()
 
     stub.says(status, body)
     asyncio.run(call())
@@ -226,7 +225,7 @@ async def test_no_more_calls_at_once_than_allowed(stub: Stub) -> None:
     stub.block.set()
     await asyncio.gather(*calls)
     assert (stub.most, len(stub.requests)) == (3, 9)
-    made.close()
+    await made.close()
 
 
 async def test_who_cancels_a_call_on_its_way_waits_for_its_end(stub: Stub) -> None:
@@ -245,7 +244,7 @@ async def test_who_cancels_a_call_on_its_way_waits_for_its_end(stub: Stub) -> No
     with pytest.raises(asyncio.CancelledError):
         await running
     assert len(stub.requests) == 1, "what had not begun never does"
-    made.close()
+    await made.close()
 
 
 async def test_an_optional_kind_is_looked_for_once_in_a_while(

@@ -137,11 +137,8 @@ async def _reach(where: Where, work: Callable[[Kube], Awaitable[T]]) -> T:
     except ImportError as error:
         raise UserError(f"a cluster needs the packages of the extra paceline[operator]: {error}") from None
     try:
-        kube = Kube(connect(where.context))
-        try:
+        async with Kube(connect(where.context)) as kube:
             return await work(kube)
-        finally:
-            kube.close()
     except NotFoundError as error:
         raise UserError(f"{error}: is paceline installed in this cluster? `paceline doctor` tells") from None
     except (KubeError, ValueError, OSError) as error:

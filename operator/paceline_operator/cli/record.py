@@ -92,8 +92,8 @@ async def watch(serving: str, where: Where, duration: float | None, out: Path, s
     try:
         namespace, name = where.split(serving)
         live = Live(name, namespace, duration)
-        keys, kube = KeyFile(settings.read().master_key_file), Kube(connect())
-        async with EngineClient() as client:
+        keys = KeyFile(settings.read().master_key_file)
+        async with Kube(connect()) as kube, EngineClient() as client:
             with out.open("w") as file:
                 return await follow(live, file, kube, client, keys, SystemClock(), _signals(), say)
     except (KubeError, ValueError, OSError) as error:

@@ -1,7 +1,7 @@
 """The Kubernetes API as the operator uses it: raw JSON, every call bounded, every failure one of a few kinds.
 
 Typed models are not used: they validate answers, so that a call which the server accepted can fail on this side. The
-library's connection, TLS and authentication are. Its calls block: they run in threads, at most `concurrency` at once.
+library's TLS and authentication are. At most `concurrency` calls are on their way at once.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 from urllib.parse import urlencode
 
-import urllib3
 import yaml
 from kubernetes import client, config
 
 from paceline_operator import metrics, naming
+from paceline_operator.clients.session import Answer, Session
 from paceline_operator.kinds import OPTIONAL
 
 Object = dict[str, Any]
@@ -32,8 +32,6 @@ LOG_LINES, LOG_BYTES = 400, 256 * 1024
 CONCURRENCY = 16
 DISCOVERY_SECONDS = 5.0
 """For which it is believed that the cluster has, or has not, an optional kind."""
-POOL_SIZE = CONCURRENCY + 4
-"""Connections that are kept: those of all callers of one ApiClient, the Lease's included."""
 
 RESOURCES: Mapping[str, tuple[str, str]] = {
     "ServiceAccount": ("v1", "serviceaccounts"),
@@ -145,14 +143,14 @@ def connect(context: str | None = None) -> client.ApiClient:
                 f"no cluster: not in a pod, and KUBECONFIG is of no use: {where}: {why.removesuffix('.')}; "
                 "name a file with which kubectl works"
             ) from None
-    # Retries are decided by the caller of a pass, with a new look at the world: never blindly in the transport.
-    configuration.retries = False
-    configuration.connection_pool_maxsize = POOL_SIZE
     return client.ApiClient(configuration)
 
 
 class Kube:
-    """Few verbs. Every method raises a KubeError, and nothing else, when the API does not do it."""
+    """Few verbs. Every method raises a KubeError, and nothing else, when the API does not do it.
+
+    Retries are decided by the caller of a pass, with a new look at the world. Close it, or use it as `async with`.
+    """
 
     def __init__(
         self,
@@ -162,18 +160,24 @@ class Kube:
         connect_seconds: float = CONNECT_SECONDS,
         read_seconds: float = READ_SECONDS,
     ) -> None:
-        self._api = api
-        self._timeout = (connect_seconds, read_seconds)
+        # Connections of its own: calls that hang here must not take those of another client, the Lease's least of all.
+        self._session = Session(api, concurrency, connect_seconds, read_seconds)
         self._slots = asyncio.Semaphore(concurrency)
-        # Threads of its own: calls that hang here must not take those of another client, the Lease's least of all.
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="kube")
         self._discovered: dict[str, tuple[float, frozenset[str]]] = {}
         """apiVersion of optional kinds -> (when asked, on the loop's clock; plurals)."""
         self._lookups: dict[str, asyncio.Lock] = {}
 
-    def close(self) -> None:
-        """Let threads end with the calls they are in."""
-        self._threads.shutdown(wait=False)
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """The object, or None where there is none."""
@@ -251,13 +255,12 @@ class Kube:
         query |= {"previous": "true"} if previous else {}
         url = f"/api/v1/namespaces/{namespace}/pods/{pod}/log?{urlencode(query)}"
         async with self._slots:
-            call = asyncio.get_running_loop().run_in_executor(self._threads, self._request, "GET", url, None, APPLY)
-            status, answer, retry_after = await _finish(call)
-        if status in (400, 404):  # the container is gone, or never ran
+            answer = await self._session.request("GET", url, None, "")
+        if answer.status in (400, 404):  # the container is gone, or never ran
             return ""
-        if status != 200:
-            _result(status or 0, answer, retry_after, f"GET log of {namespace}/{pod} {container}")
-        return answer.decode("utf-8", "replace")
+        if answer.status != 200:
+            _result(answer, f"GET log of {namespace}/{pod} {container}")
+        return answer.body.decode("utf-8", "replace")
 
     async def fetch(self, path: str) -> Object | None:
         """What the API answers at `path` (`/version`, a kind of the cluster); None where there is nothing."""
@@ -318,27 +321,17 @@ class Kube:
     async def _send(
         self, method: str, url: str, where: str, kind: str = "", body: Object | None = None, patch: str = APPLY
     ) -> Object:
-        async with self._slots:
-            # Shielded: a request on its way cannot be called back, and whoever cancels must know that it ended.
-            call = asyncio.get_running_loop().run_in_executor(self._threads, self._request, method, url, body, patch)
-            status, answer, retry_after = await _finish(call)
-        if method == "GET":
-            metrics.API_READS.labels(kind, str(status)).inc()
-        else:
-            metrics.API_WRITES.labels(kind, method, str(status)).inc()
-        return _result(status, answer, retry_after, where)
-
-    def _request(self, method: str, url: str, body: Object | None, patch: str) -> tuple[int, bytes, str | None]:
+        sent = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         content = patch if method == "PATCH" else "application/json"
-        headers = {"Accept": "application/json", "Content-Type": content}
-        try:
-            serialized = self._api.param_serialize(
-                method, url, header_params=headers, body=body, auth_settings=["BearerToken"]
-            )
-            response = self._api.call_api(*serialized, _request_timeout=self._timeout)
-            return response.status, response.read() or b"", response.getheader("Retry-After")
-        except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
-            return 0, str(error).encode(), None
+        async with self._slots:
+            call = self._session.request(method, url, sent, content)
+            # Shielded: a request on its way cannot be called back, and whoever cancels must know that it ended.
+            answer = await call if method == "GET" else await _finish(asyncio.ensure_future(call))
+        if method == "GET":
+            metrics.API_READS.labels(kind, str(answer.status)).inc()
+        else:
+            metrics.API_WRITES.labels(kind, method, str(answer.status)).inc()
+        return _result(answer, where)
 
 
 async def _finish(call: asyncio.Future[_T]) -> _T:
@@ -350,21 +343,22 @@ async def _finish(call: asyncio.Future[_T]) -> _T:
         raise
 
 
-def _result(status: int, answer: bytes, retry_after: str | None, where: str) -> Object:
+def _result(answer: Answer, where: str) -> Object:
+    status = answer.status
     if status == 0:
-        raise UnavailableError(0, "NoAnswer", f"{where}: {answer.decode('utf-8', 'replace')[:300]}")
+        raise UnavailableError(0, "NoAnswer", f"{where}: {answer.body.decode('utf-8', 'replace')[:300]}")
     try:
-        parsed = json.loads(answer)
-    except ValueError:
+        parsed = json.loads(answer.body)
+    except (ValueError, RecursionError):
         parsed = None
     if 200 <= status < 300:
         if not isinstance(parsed, dict):
             raise UnavailableError(status, "NotJson", f"{where}: the answer is not a JSON object")
         return parsed
     details = parsed if isinstance(parsed, dict) else {}
-    message = str(details.get("message") or answer.decode("utf-8", "replace"))[:600]
+    message = str(details.get("message") or answer.body.decode("utf-8", "replace"))[:600]
     kind = InvalidError if message.startswith(UNTYPABLE) else _KINDS.get(status, UnavailableError)
-    raise kind(status, str(details.get("reason") or "Unknown"), f"{where}: {message}", _seconds(retry_after))
+    raise kind(status, str(details.get("reason") or "Unknown"), f"{where}: {message}", _seconds(answer.retry_after))
 
 
 def _seconds(header: str | None) -> float | None:
