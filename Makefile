@@ -21,7 +21,7 @@ demo: environment model ## Serve a real model on this machine, change its load a
 	$(BIN)/paceline local -f examples/local.yaml --report out/demo.json
 
 .PHONY: demo-cluster
-demo-cluster: environment model kubernetes ## Kubernetes on this machine: the chart, a real engine in a pod, a load, k retuned
+demo-cluster: environment model kubernetes images ## Kubernetes on this machine: images, the chart, a real engine in a pod, a load, k retuned
 	$(BIN)/python -m hack.demo_cluster
 
 .PHONY: test

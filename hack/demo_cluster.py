@@ -1,9 +1,10 @@
-"""`make demo-cluster`: Kubernetes on this machine, the chart, a serving with a real engine, a load, k retuned.
+"""`make demo-cluster`: Kubernetes on this machine, images, chart, an example, a load, k retuned, and the way out.
 
-A node with containerd and kubelet in namespaces of its own (root is needed, nothing of the machine is changed), the
-chart installed by helm, a serving applied, Prometheus with the chart's rules asked for all that the dashboards show.
-All of it ends with this process. The operator runs as a process with the rights of the chart's service account, in the
-node's network: no image is pulled or built.
+A node with containerd and kubelet in namespaces of its own (root is needed, nothing of the machine is changed), images
+of operator and plugin built from the Dockerfile and run in pods, the chart installed by helm, examples/local.yaml
+applied, and Prometheus with the chart's rules asked for all that the dashboards show. All of it ends with this process.
+
+What no image is built for is vLLM: the engine's pod runs this machine's own, mounted into it.
 """
 
 from __future__ import annotations
@@ -12,24 +13,38 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from hack.dashboards import queries
+from hack.setup import images as bases
 from hack.setup.common import ROOT, say
 from tests.e2e.monitor import monitor, unanswered
 from tests.e2e.scene import Scene
-from tests.e2e.serving import manifest
+from tests.e2e.serving import at_home
+from tests.harness import images
 from tests.harness.binaries import ensure_built
+from tests.harness.builds import building
+from tests.harness.chart import helm
 from tests.harness.node import Node, unavailable
 
 FOLDER = ROOT / "out" / "demo-cluster"
-NAMESPACE, NAME = "paceline-demo", "chat"
-TUNING: dict[str, Any] = {"intervalSeconds": 2, "ladder": [4, 1, 0]}
+EXAMPLE = ROOT / "examples" / "local.yaml"
+NAMESPACE = "paceline-demo"
+TAG = "built"
+OPERATOR, PLUGIN = (f"{images.REPOSITORY}/paceline-{target}" for target in ("operator", "plugin"))
+VALUES = (
+    f"image.repository={OPERATOR}",
+    f"image.tag={TAG}",
+    f"defaults.pluginImage={PLUGIN}:{TAG}",
+    f"defaults.cpuEngineImage={images.HOST}",
+)
 CONCURRENCY = 6
-READY_SECONDS, DECIDED_SECONDS, CONFIRMED_SECONDS, ANSWER_SECONDS = 300.0, 420.0, 60.0, 60.0
+READY_SECONDS, DECIDED_SECONDS, CONFIRMED_SECONDS, ANSWER_SECONDS, GONE_SECONDS = 300.0, 420.0, 60.0, 60.0, 120.0
 EVERY_SECONDS = 10.0
 """Between two lines about the serving."""
 
@@ -52,26 +67,56 @@ class Tale:
         self.say(f"{text}: done in {time.monotonic() - began:.0f} s")
 
 
-def play(tale: Tale, scene: Scene, folder: Path) -> list[str]:
+def example() -> dict[str, Any]:
+    """The serving of examples/local.yaml; its second document is of `paceline local` alone."""
+    return at_home(next(yaml.safe_load_all(EXAMPLE.read_text())))
+
+
+def play(tale: Tale, node: Node, namespace: str, folder: Path) -> list[str]:
     """The demo on a node that runs. Answers the dashboards' queries that brought nothing."""
+    serving = example()
+    scene = Scene(node, namespace, serving["metadata"]["name"])
+    with building(folder / "images") as builder:
+        for reference, target in ((OPERATOR, "operator"), (PLUGIN, "plugin")):
+            with tale.step(f"The image of the {target}, built without a network"):
+                node.load(builder.archive(builder.build(target, "--layers"), f"{reference}:{TAG}"))
     with tale.step("helm install of charts/paceline"):
-        scene.install()
-    with ExitStack() as stack:
-        operator = stack.enter_context(scene.operator())
-        with tale.step(f"kubectl apply of the serving {scene.name}, and its engine's start"):
-            scene.kubectl("apply", "-f", "-", input=json.dumps(manifest(scene.name, tuning=TUNING)))
-            scene.wait("Ready", lambda: scene.condition("Ready")[0] == "True", READY_SECONDS, operator)
-        tale.say(scene.kubectl("get", "speculativeservings,pods").rstrip())
-        prometheus = monitor(scene, folder)
-        stack.callback(prometheus.stop)
+        scene.install(*VALUES)
+        scene.kubectl("rollout", "status", "deployment/paceline", "--timeout=80s")
+    with tale.step(f"kubectl apply of {EXAMPLE.relative_to(ROOT)}, and its engine's start"):
+        scene.kubectl("apply", "-f", "-", input=json.dumps(serving))
+        scene.wait("Ready", lambda: scene.condition("Ready")[0] == "True", READY_SECONDS)
+    tale.say("kubectl get speculativeservings,pods\n" + scene.kubectl("get", "speculativeservings,pods").rstrip())
+    with tale.step("helm test"):
+        _helm(scene, "test", "--logs")
+    (address,) = _addresses(scene)
+    prometheus = monitor(scene, folder, address)
+    try:
         with tale.step(f"{CONCURRENCY} requests at a time, until k is retuned"), scene.load(CONCURRENCY) as load:
             _decided(tale, scene)
-            scene.wait("the engine to act by it", lambda: _acts(scene), CONFIRMED_SECONDS, operator)
+            scene.wait("the engine to act by it", lambda: _acts(scene), CONFIRMED_SECONDS)
             missing = _missing(tale, scene, prometheus)
-        tale.say(f"Requests answered: {load['answered']}, failed: {len(load['failures'])}")
-        for decision in reversed(scene.status()["decisions"]):
-            tale.say(f"Decision: k {decision.get('fromK')} -> {decision['toK']}, {decision['message']}")
-        return missing
+    finally:
+        prometheus.stop()
+    tale.say(f"Requests answered: {load['answered']}, failed: {len(load['failures'])}")
+    for decision in reversed(scene.status()["decisions"]):
+        tale.say(f"Decision: k {decision.get('fromK')} -> {decision['toK']}, {decision['message']}")
+    with tale.step("kubectl delete of the serving, helm uninstall"):
+        scene.kubectl("delete", "speculativeservings", "--all")
+        _helm(scene, "uninstall")
+        scene.wait("every pod to be gone", lambda: not scene.kubectl("get", "pods", "--output=name"), GONE_SECONDS)
+    return missing
+
+
+def _helm(scene: Scene, verb: str, *options: str) -> None:
+    words = (verb, "paceline", "--namespace", scene.namespace, *options)
+    helm(*words, kubeconfig=scene.node.kubeconfig, prefix=scene.node.prefix)
+
+
+def _addresses(scene: Scene) -> Sequence[str]:
+    """Of the operator's pods."""
+    chosen = "--selector=app.kubernetes.io/component=operator"
+    return scene.kubectl("get", "pods", chosen, "--output=jsonpath={.items[*].status.podIP}").split()
 
 
 def _decided(tale: Tale, scene: Scene) -> None:
@@ -107,9 +152,9 @@ def _missing(tale: Tale, scene: Scene, prometheus: Any) -> list[str]:
 def main() -> int:
     """Command line; the exit status."""
     tale = Tale()
-    reason = unavailable()
+    reason = unavailable() or bases.unavailable()
     if reason is not None:
-        say(f"This machine cannot run a node: {reason}")
+        say(f"This machine cannot run a node with images of its own: {reason}")
         return 1
     ensure_built(node=True)
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -119,10 +164,11 @@ def main() -> int:
         with tale.step("A control plane, a kubelet and cluster DNS"):
             node.start()
         node.kubectl("create", "namespace", NAMESPACE)
-        missing = play(tale, Scene(node, NAMESPACE, NAME), FOLDER)
+        missing = play(tale, node, NAMESPACE, FOLDER)
     finally:
         with tale.step("The end of everything that was started"):
             node.stop()
+            shutil.rmtree(FOLDER / "images", ignore_errors=True)
     for query in missing:
         tale.say(f"No answer: {query}")
     tale.say(f"Logs: {FOLDER.relative_to(ROOT)}/logs")

@@ -11,6 +11,8 @@ from pathlib import Path
 from paceline_operator.resources import Defaults
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+PLUGIN_IMAGE = "paceline-plugin"
+"""Of no registry: none is published, and a name that is nobody's yet may become a stranger's."""
 DEFAULT_ENGINE_IMAGE = "vllm/vllm-openai:v0.32.0"
 DEFAULT_CPU_ENGINE_IMAGE = "public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v0.32.0"
 
@@ -65,7 +67,7 @@ def read(environment: Mapping[str, str] = os.environ) -> OperatorSettings:
         defaults=Defaults(
             engine_image=environment.get("PACELINE_ENGINE_IMAGE") or DEFAULT_ENGINE_IMAGE,
             cpu_engine_image=environment.get("PACELINE_CPU_ENGINE_IMAGE") or DEFAULT_CPU_ENGINE_IMAGE,
-            plugin_image=environment.get("PACELINE_PLUGIN_IMAGE") or f"ghcr.io/paceline/plugin:{version}",
+            plugin_image=environment.get("PACELINE_PLUGIN_IMAGE") or f"{PLUGIN_IMAGE}:{version}",
             operator_namespace=namespace,
         ),
     )

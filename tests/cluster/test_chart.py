@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kubernetes import client
+from kubernetes import client, config
 
 from paceline_operator.leadership import LEASE_NAME
 from paceline_operator.naming import GROUP, KIND_SERVING, PLURAL_SERVING, VERSION
@@ -100,6 +100,25 @@ def account_kubeconfig(cluster: ControlPlane, namespace: str) -> Path:
     """Of the operator's service account, as its pod would have it."""
     token = cluster.kubectl("-n", namespace, "create", "token", "paceline").stdout.strip()
     return cluster.write_kubeconfig(f"operator-{namespace}", token=token)
+
+
+def test_the_lease_alone_goes_into_the_level_for_leader_elections(crds: ControlPlane, namespace: str) -> None:
+    """As the API server says with each answer, a 404 included."""
+    with installed(crds, namespace, "--set=leaseFlowSchema.enabled=true"):
+        uid = crds.kubectl("get", "flowschema", f"{namespace}-paceline-lease", "-o=jsonpath={.metadata.uid}").stdout
+        with config.new_client_from_config(str(account_kubeconfig(crds, namespace))) as api:
+            lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE_NAME}"
+            wait_until(lambda: _flow(api, lease) == uid, "the Lease's flow", timeout_seconds=START_SECONDS)
+            assert _flow(api, f"/apis/apps/v1/namespaces/{namespace}/deployments") not in ("", uid)
+
+
+def _flow(api: client.ApiClient, path: str) -> str:
+    """UID of the FlowSchema that a GET fell under."""
+    try:
+        _, _, headers = api.call_api(path, "GET", auth_settings=["BearerToken"], response_type="object")
+    except client.ApiException as error:
+        headers = error.headers
+    return str(headers.get("X-Kubernetes-Pf-Flowschema-Uid", ""))
 
 
 @pytest.mark.parametrize("scope", ["cluster", "namespace"])

@@ -49,9 +49,9 @@ class Scene:
         """Standard output of kubectl in the namespace."""
         return self.node.kubectl("--namespace", self.namespace, *arguments, **options).stdout
 
-    def install(self) -> None:
-        """The chart, with its CRDs and rights but no operator pod: the operator is a process that can be killed."""
-        options = ["--namespace", self.namespace, "--set=replicas=0"]
+    def install(self, *values: str) -> None:
+        """The chart; without `values` with its CRDs and rights but no operator pod: a process can be killed better."""
+        options = ["--namespace", self.namespace, *(f"--set={value}" for value in values or ("replicas=0",))]
         options += [f"--set=watchNamespaces={{{self.namespace}}}"] if self.alone else []
         helm("install", "paceline", CHART, *options, kubeconfig=self.node.kubeconfig, prefix=self.node.prefix)
 

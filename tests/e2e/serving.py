@@ -27,10 +27,23 @@ def engine_environment() -> Path:
     return environment.resolve()
 
 
+def at_home(serving: dict[str, Any]) -> dict[str, Any]:
+    """`serving`, whose pods find this machine's vLLM in whatever image they run, and its models at /models."""
+    environment = engine_environment()
+    engine = serving["spec"]["engine"]
+    given = [each for each in engine.get("env", ()) if each["name"] not in ("PATH", "NUMBA_NUM_THREADS")]
+    env = [
+        {"name": "PATH", "value": f"{environment}/bin:/usr/bin:/bin"},
+        # Numba, which ngram drafts with, sets the number of OpenMP threads of the whole process to its own.
+        {"name": "NUMBA_NUM_THREADS", "value": "1"},
+    ]
+    here = {"env": [*given, *env], "podTemplate": {"spec": _overrides(environment)}}
+    return {**serving, "spec": {**serving["spec"], "engine": {**engine, **here}}}
+
+
 def manifest(name: str, *, tuning: dict[str, Any]) -> dict[str, Any]:
     """`kubectl apply`-able serving with ngram speculation, k up to 4."""
-    environment = engine_environment()
-    return {
+    serving = {
         "apiVersion": "paceline.dev/v1alpha1",
         "kind": "SpeculativeServing",
         "metadata": {"name": name},
@@ -53,18 +66,15 @@ def manifest(name: str, *, tuning: dict[str, Any]) -> dict[str, Any]:
                 # Without a request for processors a pod has what nobody else wants.
                 "resources": {"requests": {"cpu": "1"}},
                 "env": [
-                    {"name": "PATH", "value": f"{environment}/bin:/usr/bin:/bin"},
                     # An engine that waits for its second thread at every layer measures the wait, not k.
                     {"name": "VLLM_CPU_OMP_THREADS_BIND", "value": "nobind"},
                     {"name": "OMP_NUM_THREADS", "value": "1"},
-                    # Numba, which ngram drafts with, sets the number of OpenMP threads of the whole process to its own.
-                    {"name": "NUMBA_NUM_THREADS", "value": "1"},
                 ],
-                "podTemplate": {"spec": _overrides(environment)},
             },
             "tuning": tuning,
         },
     }
+    return at_home(serving)
 
 
 def _overrides(environment: Path) -> dict[str, Any]:

@@ -15,15 +15,13 @@ import pytest
 from hack.setup import images
 from paceline_operator import naming
 from tests.cluster.operators import KEY, Operator, Place, account, wait_for_leader
-from tests.harness.builds import USER, Builder, Container
+from tests.harness.builds import USER, Builder, Container, building
 from tests.harness.controlplane import ControlPlane
 from tests.harness.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 MAX_OPERATOR_BYTES = 250_000_000
 MAX_PLUGIN_BYTES = 5_000_000
-COPIED = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "hack/setup/constraints.txt")
-PACKAGES = ("operator/paceline_operator", "engine/paceline_engine")
 LABELS = {"VERSION": "1.2.3", "REVISION": "0123abc"}
 END_SECONDS = 20
 LOADED = """
@@ -40,17 +38,8 @@ ENTRY_POINTS = "import importlib.metadata as m; print([p.value for p in m.entry_
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
     if reason := images.unavailable():
         pytest.skip(reason)
-    images.main()
-    folder = tmp_path_factory.mktemp("images")
-    context = folder / "context"
-    for name in COPIED:
-        (context / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, context / name)
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, context / name)
-    made = Builder(folder / "storage", context)
-    yield made
-    made.buildah("rmi", "--all", "--force")
+    with building(tmp_path_factory.mktemp("images")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

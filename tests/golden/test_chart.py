@@ -78,6 +78,7 @@ def test_the_default_objects() -> None:
 def test_pods_meet_the_restricted_standard_with_a_read_only_root(kind: str) -> None:
     document = one(rendered(), kind)
     pod = document["spec"]["template"]["spec"] if kind == "Deployment" else document["spec"]
+    assert pod["automountServiceAccountToken"] is True, "the service account says no, and both ask the API server"
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     (container,) = pod["containers"]
@@ -104,8 +105,8 @@ def test_the_operator_reads_every_variable_that_the_chart_sets() -> None:
 def test_the_plugin_image_is_of_the_operators_version_by_default() -> None:
     read = settings.read(environment())
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-    assert read.defaults.plugin_image == f"ghcr.io/paceline/plugin:{version}"
-    assert operator()["image"] == f"ghcr.io/paceline/operator:{version}"
+    assert read.defaults.plugin_image == f"paceline-plugin:{version}"
+    assert operator()["image"] == f"paceline-operator:{version}"
 
 
 def test_a_bare_uid_has_a_name() -> None:
@@ -115,7 +116,7 @@ def test_a_bare_uid_has_a_name() -> None:
 
 def test_a_digest_wins_over_a_tag() -> None:
     digest = "sha256:" + 64 * "a"
-    assert operator(f"--set=image.digest={digest},image.tag=x")["image"] == f"ghcr.io/paceline/operator@{digest}"
+    assert operator(f"--set=image.digest={digest},image.tag=x")["image"] == f"paceline-operator@{digest}"
 
 
 def test_pod_labels_are_those_that_engine_network_policies_let_in() -> None:

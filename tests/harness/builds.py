@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,26 @@ ARGUMENTS = {
 
 ALONE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 """What runc starts is not its child: so it dies with whoever started this, however that ends."""
+
+COPIED = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "hack/setup/constraints.txt")
+PACKAGES = ("operator/paceline_operator", "engine/paceline_engine")
+
+
+@contextmanager
+def building(folder: Path) -> Iterator[Builder]:
+    """A Builder of this repository as it is now; what it needs is made where it is absent, its images go at the end."""
+    images.main()
+    context = folder / "context"
+    for name in COPIED:
+        (context / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, context / name)
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, context / name)
+    made = Builder(folder / "storage", context)
+    try:
+        yield made
+    finally:
+        made.buildah("rmi", "--all", "--force")
 
 
 @dataclass
@@ -68,6 +89,12 @@ class Builder:
         manifest = json.loads((layout / "blobs" / entry["digest"].replace(":", "/")).read_text())
         return sum(layer["size"] for layer in manifest["layers"])
 
+    def archive(self, image: str, reference: str) -> Path:
+        """A file for `ctr images import`, which then knows the image by `reference`."""
+        path = self.folder / f"{image[:12]}.tar"
+        self.buildah("push", "--quiet", image, f"docker-archive:{path}:{reference}")
+        return path
+
     @contextmanager
     def root(self, image: str) -> Iterator[Path]:
         """The image's files, as a folder."""
@@ -98,7 +125,7 @@ class Container:
             (self.root / place.lstrip("/")).mkdir(parents=True, exist_ok=True)
         specification = self._specification(arguments, env, mounts)
         (self.folder / "config.json").write_text(json.dumps(specification))
-        running = [*ALONE, *self._runc, "run", "--bundle", self.folder, self.name]
+        running: list[str | Path] = [*ALONE, *self._runc, "run", "--bundle", self.folder, self.name]
         return Daemon(self.name, running, self.folder)
 
     def run(

@@ -91,6 +91,23 @@ class Node:
             self.lock.close()
             self.lock = None
 
+    def load(self, archive: Path) -> None:
+        """Give its pods the image of an archive in Docker's format."""
+        assert self.daemon is not None, "the node is not running"
+        ctr = [
+            "ctr",
+            "--address",
+            nodeconfig.CONTAINERD_SOCKET,
+            "--namespace",
+            "k8s.io",
+            "images",
+            "import",
+            str(archive),
+        ]
+        inside = ["nsenter", f"--mount=/proc/{self.daemon.process.pid}/ns/mnt", *ctr]
+        done = subprocess.run(inside, capture_output=True, text=True)
+        assert done.returncode == 0, f"{' '.join(inside)}: {done.stderr.strip()}"
+
     @property
     def logs_dir(self) -> Path:
         """One log a process, and pods/ with every container's."""
