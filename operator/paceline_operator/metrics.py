@@ -6,6 +6,7 @@ series that has not happened yet is 0, not absent.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -33,6 +34,10 @@ RECONCILE_AGE = Gauge(
     "Seconds by which the most overdue object is late: running passes count from their start. 0 when nothing is late.",
 )
 OBJECTS = Gauge("paceline_objects", "Objects that this process looks after. 0 unless it is the leader.")
+LOOP_TASKS = Gauge(
+    "paceline_event_loop_tasks",
+    "Tasks of the event loop. One for each object and a few more for watches: it does not grow with time.",
+)
 LEADER = Gauge("paceline_leader", "1 while this process holds the Lease.")
 API_WRITES = Counter(
     "paceline_api_writes_total",
@@ -125,6 +130,8 @@ for _result in (RESULT_OK, RESULT_ERROR):
 
 
 def watch_fleet(overdue: Callable[[], float], objects: Callable[[], int]) -> None:
-    """Let the two gauges ask the fleet at scrape time instead of being kept up to date."""
+    """Let gauges ask the fleet, and the loop that runs now, at scrape time instead of being kept up to date."""
+    loop = asyncio.get_running_loop()
+    LOOP_TASKS.set_function(lambda: len(asyncio.all_tasks(loop)))
     RECONCILE_AGE.set_function(overdue)
     OBJECTS.set_function(objects)
