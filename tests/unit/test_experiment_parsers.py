@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_operator.experiment import bench, enginelog, enginemetrics, results
+from paceline_engine.trial import bench, enginemetrics
+from paceline_operator.experiment import enginelog, results
 from paceline_operator.experiment.results import Methods, ResultError, VariantResult, Window
 
 RECORDED = Path(__file__).parents[1] / "data" / "experiments" / "bench-serve.json"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline_engine.trial import waves
 from paceline_operator.api.experiment import BASELINE, SERVING, ExperimentSpec, Load
 from paceline_operator.experiment import load, progress
 from paceline_operator.experiment.plan import Costs, plan
@@ -30,10 +31,10 @@ def spec(**fields: Any) -> ExperimentSpec:
 
 def command(**fields: Any) -> list[str]:
     given = Load.model_validate({"concurrency": [1], "prompts": {"random": {"inputTokens": 64}}, **fields})
-    return load.arguments(
-        given, concurrency=8, requests=32, seed=7, url="http://127.0.0.1:1", model="chat", tokenizer="org/model",
-        dataset="/d/prompts.jsonl", folder="/d", name="r.json",
-    )  # fmt: skip
+    shared = load.shared(
+        given, url="http://127.0.0.1:1", model="chat", tokenizer="org/model", dataset="/d/prompts.jsonl"
+    )
+    return [*shared, *waves.arguments(8, 32, 7, "/d", "r.json")]
 
 
 def test_the_command_line_of_random_prompts() -> None:
@@ -60,15 +61,15 @@ def test_talks_of_several_turns_are_refused() -> None:
 
 @given(st.integers(1, 4096), st.floats(1, 1e5), st.floats(0, allow_infinity=True, allow_nan=False))
 def test_requests_are_whole_waves_and_two_at_least(concurrency: int, seconds: float, latency: float) -> None:
-    found = load.requests(concurrency, seconds, latency)
-    assert 2 * concurrency <= found <= max(2 * concurrency, load.MOST_REQUESTS)
+    found = waves.requests(concurrency, seconds, latency)
+    assert 2 * concurrency <= found <= max(2 * concurrency, waves.MOST_REQUESTS)
     if latency > seconds:
         assert found == 2 * concurrency
 
 
 def test_the_last_wave_tells_how_long_a_request_takes() -> None:
-    assert load.wave_latency([9.0, 9.0, 2.0, 4.0], 2) == 4.0
-    assert load.wave_latency([0.0], 1) == math.inf
+    assert waves.wave_latency([9.0, 9.0, 2.0, 4.0], 2) == 4.0
+    assert waves.wave_latency([0.0], 1) == math.inf
 
 
 def result(variant: str, *places: tuple[int, int]) -> VariantResult:

@@ -15,7 +15,7 @@ from paceline_operator.api.serving import ServingSpec
 from paceline_operator.cli.cluster import Context, Namespace, Where, reach, serving_of
 from paceline_operator.cli.mistake import fail
 from paceline_operator.clock import SystemClock
-from paceline_operator.experiment import results, templates, variants
+from paceline_operator.experiment import results, templates, variants, winner
 from paceline_operator.local import container
 from paceline_operator.local.mistake import UserError
 from paceline_operator.local.trial import files
@@ -73,7 +73,7 @@ def run(
 
 def _report(folder: Path, price: float | None) -> None:
     try:
-        from paceline_operator.experiment import publish, report, winner
+        from paceline_operator.experiment import publish, report
     except ImportError as error:
         typer.echo(f"no report: {error}: install paceline[report], then `paceline experiment report {folder}`")
         return
@@ -135,10 +135,6 @@ def apply(
 
 
 def _winner(folder: Path) -> tuple[str, str]:
-    try:
-        from paceline_operator.experiment import winner
-    except ImportError as error:
-        raise UserError(f"{error}: install paceline[report], or give --variant") from None
     try:
         found = winner.winner(results.folder(folder))
     except results.ResultError as error:

@@ -1,4 +1,4 @@
-"""Better, worse, or no difference shown: each variant against the baseline, at each load. Pure; needs scipy.
+"""Better, worse, or no difference shown: each variant against the baseline, at each load. Pure.
 
 The unit is a round: the ratio of a variant's window to the baseline's of the same load and round, in logarithms, so
 that what drifts from round to round falls out. Its mean is judged by Student's t. The variance is the larger of the
@@ -14,12 +14,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
 
+from paceline_operator.experiment import student
 from paceline_operator.experiment.results import VariantResult, Window
 from paceline_operator.experiment.taint import clean, of_all
 
@@ -90,7 +89,7 @@ class Comparison:
         """95 % interval of this ratio alone; the words take all comparisons together and so are stricter."""
         if self.spread is None:
             return None
-        half = min(stats.t.ppf((1 + INTERVAL) / 2, self.spread.freedom) * self.spread.error, 50.0)
+        half = min(student.bound(self.spread.freedom, 1 - INTERVAL) * self.spread.error, 50.0)
         return self.ratio * math.exp(-half), self.ratio * math.exp(half)
 
 
@@ -228,7 +227,7 @@ def _p_values(family: Sequence[Comparison]) -> list[float]:
     for one in family:
         effect, spread = abs(math.log(one.ratio)), one.spread or Spread(math.inf, 1)
         statistic = effect / spread.error if spread.error >= SAME else (math.inf if effect >= SAME else 0.0)
-        found.append(2 * float(special.stdtr(spread.freedom, -statistic)))
+        found.append(student.both_tails(spread.freedom, statistic))
     return found
 
 
@@ -236,14 +235,8 @@ def _smallest(one: Comparison, family: int) -> float:
     """In percent, at Holm's first and strictest step."""
     if one.spread is None:
         return math.inf
-    return 100 * math.expm1(min(_shift(one.spread.freedom, family) * one.spread.error, 50.0))
-
-
-@lru_cache
-def _shift(freedom: int, family: int) -> float:
-    """True effect in standard errors at which t exceeds its bound in 80 % of cases: non-central t."""
-    bound = stats.t.isf(FAMILY_ERROR / family / 2, freedom)
-    return float(optimize.brentq(lambda at: stats.nct.sf(bound, freedom, at) - POWER, 0, 4 * bound + 10))
+    effect = student.shift(one.spread.freedom, FAMILY_ERROR / family, POWER)
+    return 100 * math.expm1(min(effect * one.spread.error, 50.0))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

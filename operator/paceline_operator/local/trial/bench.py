@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from paceline_engine.trial import repeat
 from paceline_operator.local.runner import last_line
-from paceline_operator.local.trial import repeat
 
 LONGEST_INTERPRETER = 4096
 

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from paceline_engine.trial import bench, enginemetrics, waves
 from paceline_operator.api.experiment import ExperimentSpec
 from paceline_operator.clock import Clock
-from paceline_operator.experiment import bench, enginemetrics, load
+from paceline_operator.experiment import load
 from paceline_operator.experiment.plan import Measurement, Visit, seconds_of
 from paceline_operator.experiment.results import ResultError, Window
 from paceline_operator.local.runner import EngineFailedError
@@ -52,10 +53,10 @@ class Measurer:
         for at in visit.warm_up:
             if at not in wanted:
                 continue
-            waves = 1 if at in self.requests else load.WAVES
+            count = at * (1 if at in self.requests else waves.WAVES)
             try:
-                content = await self._run(engine, at, waves * at, load.warm_up_seed(at))
-                latency = load.wave_latency(bench.times(content)[1], at)
+                content = await self._run(engine, at, count, waves.warm_up_seed(at))
+                latency = waves.wave_latency(bench.times(content)[1], at)
             except (BenchError, ResultError) as error:
                 await self._check_soon(engine)
                 self._say(f"{engine.variant.name}: the warm-up at {at} failed: {error}")
@@ -66,11 +67,11 @@ class Measurer:
                 continue
             engine.warm.add(at)
             if at not in self.requests:
-                self.requests[at] = load.requests(at, seconds_of(self._spec.duration), latency)
+                self.requests[at] = waves.requests(at, seconds_of(self._spec.duration), latency)
 
     async def window(self, engine: Engine, visit: Visit, one: Measurement, memory: int | None) -> Window:
         """One measurement. Raises EngineFailedError where there is none."""
-        requests = self.requests.get(one.load, load.WAVES * one.load)
+        requests = self.requests.get(one.load, waves.WAVES * one.load)
         try:
             before = await engine.ask("/metrics")
             content = await self._run(engine, one.load, requests, one.seed)
@@ -118,20 +119,16 @@ class Measurer:
             self._bench = Bench(argv[0], engine.command.environment, self._folder.logs / "bench.log")
         result, dataset = self._files(engine)
         serving = self._given.serving
-        arguments = load.arguments(
+        shared = load.shared(
             self._spec.load,
-            concurrency=at,
-            requests=requests,
-            seed=seed,
             url=engine.command.serving_url,
             model=serving.spec.model.served_name or serving.metadata.name,
             tokenizer=argv[argv.index("serve") + 1],
             dataset=str(dataset),
-            folder=str(result.parent),
-            name=result.name,
             trust=TRUST in argv,
         )
-        await self._bench.run(arguments, LOADING_SECONDS + SLOWEST * seconds_of(self._spec.duration))
+        varying = waves.arguments(at, requests, seed, str(result.parent), result.name)
+        await self._bench.run([*shared, *varying], LOADING_SECONDS + SLOWEST * seconds_of(self._spec.duration))
         try:
             return result.read_bytes()
         except OSError:

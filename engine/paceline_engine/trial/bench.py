@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paceline_operator.experiment.results import Acceptance, Amount, Count, Latency, Quantiles, ResultError, Window
+from paceline_engine.trial.facts import Acceptance, Amount, Count, Latency, Quantiles, ResultError, Window
 
 MILLISECONDS = 1000.0
 KIND = re.compile(r"\b([A-Z][A-Za-z]{2,40}(?:Error|Exception|Timeout))\b")

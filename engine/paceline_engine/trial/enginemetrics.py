@@ -10,7 +10,7 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from paceline_operator.experiment.results import Acceptance, Latency, Quantiles, ResultError
+from paceline_engine.trial.facts import Acceptance, Latency, Quantiles, ResultError
 
 HISTOGRAMS = {
     "ttft": "vllm:time_to_first_token_seconds",
