@@ -55,6 +55,7 @@ Pass = Callable[[Trigger], Awaitable[Outcome]]
 @dataclass
 class _Member:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    work: Pass | None = None
     task: asyncio.Task[None] | None = None
     due: float | None = None
     """Since when a pass is running, or from when on one should be (monotonic)."""
@@ -72,7 +73,7 @@ class _Failure:
 class Fleet(Generic[K]):
     """All objects that this process knows, and, while it is active, their tasks.
 
-    `prepare` gives an object its pass once per task: what that callable remembers lives and dies with the task.
+    `prepare` gives an object its pass once: what that callable remembers lives until the object is gone, or `forget`.
     """
 
     def __init__(
@@ -126,6 +127,11 @@ class Fleet(Generic[K]):
         for key in self._members:
             self._launch(key)
 
+    def forget(self) -> None:
+        """What passes remember of their objects. Only while idle."""
+        for member in self._members.values():
+            member.work = None
+
     async def stop(self) -> None:
         """Become idle. Returns when no pass runs any more; which objects there are is remembered."""
         self._active = False
@@ -151,7 +157,7 @@ class Fleet(Generic[K]):
         member.task = asyncio.get_running_loop().create_task(self._run(key, member), name=f"fleet {key}")
 
     async def _run(self, key: K, member: _Member) -> None:
-        work = self._prepare(key)
+        work = member.work = member.work or self._prepare(key)
         after: float | None = None
         resync_at = self._clock.monotonic()
         while True:

@@ -1,7 +1,8 @@
 """Who acts: one process at a time holds a Lease, and says so before it does anything.
 
 A Lease that did not change for its duration, by this process's own monotonic clock, is free: the wall clocks of
-machines are never compared. Who holds it steps down on its own before others may take it.
+machines are never compared. Who holds it steps down on its own before others may take it. Who takes it again, and sees
+that nobody had it in between, carries on with what it knew.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Terms:
     """Times of the Lease, seconds. Who dies has a successor at most `duration + poll` after its last renewal."""
 
     duration: float = 15.0
-    renew: float = 5.0
-    """Between two renewals by the holder."""
+    renew: float = 2.0
+    """Between two renewals by the holder: as often as client-go's leaderelection, so that some may fail."""
     deadline: float = 10.0
     """Since the last renewal: then the holder stops acting, `duration - deadline` before another may begin."""
     poll: float = 2.0
@@ -37,7 +38,10 @@ class Terms:
 
 
 class Leadership:
-    """Takes, renews and releases the Lease; `lead` and `yield_` are awaited on the way in and out."""
+    """Takes, renews and releases the Lease; `lead` and `yield_` are awaited on the way in and out.
+
+    `lead` is told whether others may have acted since this process did last: then nothing that it knew holds.
+    """
 
     def __init__(
         self,
@@ -45,7 +49,7 @@ class Leadership:
         clock: Clock,
         namespace: str,
         identity: str,
-        lead: Callable[[], Awaitable[None]],
+        lead: Callable[[bool], Awaitable[None]],
         yield_: Callable[[], Awaitable[None]],
         terms: Terms = Terms(),
     ) -> None:
@@ -61,6 +65,10 @@ class Leadership:
         self._renewed = 0.0
         self._free_at = 0.0
         """When another's Lease expires unless it is renewed before."""
+        self._held: Object | None = None
+        """The Lease as this process wrote it last, where nobody is known to have written since."""
+        self._tenure: object = None
+        """Of the last time that this process acted: what every other holder would have changed."""
         self._attempts: set[asyncio.Task[bool]] = set()
         """The present one, and those given up whose requests have not ended."""
         self.leading = False
@@ -92,17 +100,26 @@ class Leadership:
             held = await self._attempt(self._hold(), since + self._terms.deadline - asked)
         except (KubeError, TimeoutError) as error:
             logger.warning("Lease not read or written: lease=%s/%s error=%r", self._namespace, LEASE_NAME, error)
-            left = self._renewed + self._terms.deadline - self._clock.monotonic()
+            now = self._clock.monotonic()
+            left = self._renewed + self._terms.deadline - now
             if self.leading and left <= 0:
                 await self._step_down("the Lease could not be renewed")
-            return min(self._terms.poll, left) if self.leading else self._terms.poll
+            if not self.leading:
+                return self._terms.poll
+            # From the attempt's beginning: one that took long has waited already.
+            return max(SHORTEST_PAUSE_SECONDS, min(self._terms.poll - (now - asked), left))
         if held:
             self._renewed = asked
             if not self.leading:
-                logger.info("Took the Lease: lease=%s/%s identity=%s", self._namespace, LEASE_NAME, self._identity)
+                anew = self._tenure is None or self._tenure != _tenure(self._held)
+                self._tenure = _tenure(self._held)
+                logger.info(
+                    "Took the Lease: lease=%s/%s identity=%s anew=%s",
+                    self._namespace, LEASE_NAME, self._identity, anew,
+                )  # fmt: skip
                 self.leading = True
                 metrics.LEADER.set(1)
-                await self._lead()
+                await self._lead(anew)
             return self._terms.renew
         if self.leading:
             await self._step_down("another process holds the Lease")
@@ -122,11 +139,20 @@ class Leadership:
 
     async def _hold(self) -> bool:
         """Create, renew or take over; False where another holds it."""
+        if self.leading and self._held is not None:
+            # One request, as client-go does it: the Lease is as this process left it, else this is a conflict.
+            held, self._held = self._held, None
+            try:
+                self._held = await self._kube.replace(self._body(held))
+            except ConflictError:
+                pass  # somebody wrote, or an earlier attempt of ours came through after all: look
+            else:
+                return True
         lease = await self._kube.get("Lease", self._namespace, LEASE_NAME)
         now = self._clock.monotonic()
         try:
             if lease is None:
-                await self._kube.create(self._body(None))
+                self._held = await self._kube.create(self._body(None))
                 return True
             spec = lease.get("spec") or {}
             version = lease["metadata"].get("resourceVersion")
@@ -136,15 +162,19 @@ class Leadership:
             self._free_at = self._seen[1] + float(spec.get("leaseDurationSeconds") or self._terms.duration)
             if holder and holder != self._identity and now < self._free_at:
                 return False
-            await self._kube.replace(self._body(lease))
+            self._held = await self._kube.replace(self._body(lease))
         except ConflictError:
+            if self.leading:  # an attempt of ours that was given up may have come through: the next one looks
+                raise
             return False  # another was faster
         return True
 
     def _body(self, before: Object | None) -> Object:
         micro = self._clock.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = dict((before or {}).get("spec") or {})
-        if spec.get("holderIdentity") != self._identity:
+        others = spec.get("holderIdentity") != self._identity
+        # Also where a process of the same name had it: its work is not this one's.
+        if others or (not self.leading and _tenure(before) != self._tenure):
             spec |= {"acquireTime": micro, "leaseTransitions": int(spec.get("leaseTransitions") or 0) + bool(before)}
         spec |= {
             "holderIdentity": self._identity,
@@ -176,3 +206,9 @@ class Leadership:
         lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
         await self._kube.replace(lease)
         return True
+
+
+def _tenure(lease: Object | None) -> object:
+    """Changes whenever the Lease is taken, by whomever."""
+    spec = (lease or {}).get("spec") or {}
+    return spec.get("holderIdentity"), spec.get("acquireTime"), spec.get("leaseTransitions")

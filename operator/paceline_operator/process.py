@@ -70,7 +70,7 @@ class Operator:
             config.identity,
             self._lead,
             self._yield,
-            Terms(duration=duration, renew=duration / 3, deadline=duration * 2 / 3, poll=duration * 2 / 15),
+            Terms(duration=duration, renew=duration * 2 / 15, deadline=duration * 2 / 3, poll=duration * 2 / 15),
         )
         self._seen: dict[ObjectKey, int] = {}
         """What an object's last event said, status left out, as a hash."""
@@ -152,7 +152,9 @@ class Operator:
 
         return run
 
-    async def _lead(self) -> None:
+    async def _lead(self, anew: bool) -> None:
+        if anew:  # another may have acted: what was known of each object need not hold
+            self.fleet.forget()
         self.fleet.start()
 
     async def _yield(self) -> None:

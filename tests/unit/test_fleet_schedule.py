@@ -253,6 +253,28 @@ def test_stop_waits_for_what_cannot_be_called_back_and_start_looks_again() -> No
     run(scenario())
 
 
+def test_what_passes_remember_outlives_a_pause_unless_it_is_to_be_forgotten() -> None:
+    async def scenario() -> None:
+        log = Log()
+        prepared: list[str] = []
+
+        def prepare(key: str) -> fleet.Pass:
+            prepared.append(key)
+            return log.prepare(key)
+
+        fleet_ = Fleet(prepare, LoopClock(asyncio.get_running_loop()))
+        fleet_.add("a")
+        for expected in (["a"], ["a"], ["a", "a"]):
+            fleet_.start()
+            await asyncio.sleep(1)
+            await fleet_.stop()
+            assert prepared == expected
+            if len(log.starts) == 2:
+                fleet_.forget()
+
+    run(scenario())
+
+
 def test_no_more_passes_at_once_than_allowed() -> None:
     async def scenario() -> None:
         running, most = 0, 0

@@ -69,12 +69,14 @@ class Crew:
         self.acting: dict[str, float] = {}
         self.history: list[tuple[str, str, float]] = []
         self.most = 0
+        self.anew: list[bool] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self, name: str) -> None:
         loop = asyncio.get_running_loop()
 
-        async def lead() -> None:
+        async def lead(anew: bool) -> None:
+            self.anew.append(anew)
             self.acting[name] = loop.time()
             self.history.append((name, "leads", loop.time()))
             self.most = max(self.most, len(self.acting))
@@ -223,6 +225,65 @@ def test_the_api_server_away_for_all_nobody_acts_until_it_is_back() -> None:
         crew.kube.down.clear()
         await asyncio.sleep(TERMS.poll)
         assert list(crew.acting) == ["a"]
+        assert crew.lease["leaseTransitions"] == 0
+        assert crew.anew == [True, False], "nobody else had it: what was known holds"
+
+    scenario(test)
+
+
+def test_who_had_it_before_another_begins_anew() -> None:
+    async def test(crew: Crew) -> None:
+        crew.start("a")
+        await asyncio.sleep(1)
+        crew.start("b")
+        await asyncio.sleep(30)
+        crew.kube.down.add("a")
+        await asyncio.sleep(60)
+        assert list(crew.acting) == ["b"]
+        crew.kube.down.clear()
+        await crew.stop("b")
+        await asyncio.sleep(TERMS.poll)
+        assert list(crew.acting) == ["a"]
+        assert crew.anew == [True, True, True]
+
+    scenario(test)
+
+
+def test_another_process_of_the_same_name_is_another() -> None:
+    async def test(crew: Crew) -> None:
+        crew.start("a")
+        await asyncio.sleep(30)
+        crew.kube.down.add("a")
+        await asyncio.sleep(TERMS.duration)
+        spec = crew.kube.find("Lease", LEASE_NAME)["spec"]
+        crew.kube.put({**crew.kube.find("Lease", LEASE_NAME), "spec": {**spec, "acquireTime": "by its namesake"}})
+        crew.kube.down.clear()
+        await asyncio.sleep(TERMS.poll)
+        assert (crew.anew, crew.lease["leaseTransitions"]) == ([True, True], 1)
+
+    scenario(test)
+
+
+@pytest.mark.parametrize("seconds", [3.0, 4.5])
+def test_a_slow_api_server_costs_nobody_the_lease(seconds: float) -> None:
+    async def test(crew: Crew) -> None:
+        crew.start("a")
+        await asyncio.sleep(10)
+        crew.kube.slow = seconds
+        await asyncio.sleep(300)
+        crew.kube.slow = 0.0
+        assert crew.history == [("a", "leads", 0.0)]
+
+    scenario(test)
+
+
+def test_a_renewal_that_came_through_unseen_is_no_loss() -> None:
+    async def test(crew: Crew) -> None:
+        crew.start("a")
+        await asyncio.sleep(30)
+        crew.kube.put(crew.kube.find("Lease", LEASE_NAME))  # another version, the same words
+        await asyncio.sleep(30)
+        assert crew.history == [("a", "leads", 0.0)]
         assert crew.lease["leaseTransitions"] == 0
 
     scenario(test)
