@@ -75,6 +75,12 @@ PUSH_SECONDS = Histogram(
     buckets=(0.005, 0.02, 0.1, 0.3, 1, 3, 10),
 )
 
+PARTS = (
+    "learn", "compare", "verify", "account", "decide", "verification", "ttft", "table", "bursts", "view", "told",
+)  # fmt: skip
+"""Of a decision, as tuning.decide names those that fail."""
+for _part in PARTS:
+    TUNER_ERRORS.labels(_part)
 for _reason in (
     Reason.LOAD,
     Reason.ACCEPTANCE,
