@@ -81,8 +81,7 @@ async def retune(
     key = key_of(spec, engines)
     started = prior(*memory.profile, key) if memory.profile else None
     if started is not None:
-        off = started.off_step_seconds or settings.off_step_seconds
-        settings = dataclasses.replace(settings, profile=started.profile, off_step_seconds=off)
+        settings = started.into(settings)
     step = decide.step(settings, memory.tuner, engines, known_generation=previous.policy_generation, now=now)
     memory.tuner = step.memory
     if step.policy and step.push_to:

@@ -131,7 +131,7 @@ def test_a_profile_comes_back_the_same_from_yaml(profile: ProfileSpec) -> None:
             key=profile.key, measured_at=LATER, cost=profile.cost, acceptance=profile.acceptance, message=""
         )
     )
-    body = learn.profile_of("chat", status, profile.workload)
+    body = learn.profile_of("chat", status.learned, profile.workload)
     assert isinstance(body, dict), body
     back = SpeculationProfile.model_validate(yaml.safe_load(yaml.safe_dump(body, sort_keys=False)))
     assert back.spec == profile
@@ -256,7 +256,7 @@ def test_a_prior_says_what_it_is_and_why_it_is_not() -> None:
     ],
 )
 def test_without_numbers_or_key_there_is_no_profile(learned: LearnedStatus | None, says: str) -> None:
-    assert learn.profile_of("x", ServingStatus(learned=learned), "unknown") == says
+    assert learn.profile_of("x", learned, "unknown") == says
 
 
 def test_the_smallest_spec_names_a_profile() -> None:

@@ -25,6 +25,12 @@ def local(
         bool | None, typer.Option("--tty/--no-tty", help="A live screen, or plain lines; else by what the output is.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="JSON report; else in the cache folder.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A SpeculationProfile to start from, where its key fits.")
+    ] = None,
+    save_profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write what was learnt, as a SpeculationProfile.")
+    ] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serving port; else 8000 or a free one.")] = None,
 ) -> None:
     """Run a serving's engines on this machine, tune them, and report what k was used when and why."""
@@ -33,7 +39,8 @@ def local(
     view = LiveView(console) if live else PlainView(console)
     try:
         target = report or container.cache_folder() / "reports" / f"{file.stem}.json"
-        raise typer.Exit(asyncio.run(run(Options(file, target, duration, port), view)))
+        options = Options(file, target, duration, port, profile=profile, save_profile=save_profile)
+        raise typer.Exit(asyncio.run(run(options, view)))
     except UserError as error:
         view.close()
         fail("local", error)

@@ -6,18 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 
 from paceline_operator import naming
 from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.status import ServingStatus
-from paceline_operator.api.written import misnamed
 from paceline_operator.cli.cluster import Context, Namespace, Object, Serving, Where, reach, serving_of
 from paceline_operator.cli.mistake import fail
 from paceline_operator.experiment import results
-from paceline_operator.local.document import documents, parse
+from paceline_operator.local import document
 from paceline_operator.local.mistake import UserError
-from paceline_operator.preflight import evidence
 from paceline_operator.profiling import learn, measured
 from paceline_operator.profiling.key import differing
 from paceline_operator.verdicts import status_of
@@ -48,7 +45,7 @@ def export(
     raw = reach("profile export", where, lambda kube: serving_of(kube, *where.split(serving)))
     try:
         body = exported(raw, name or raw["metadata"]["name"], workload, experiment)
-        text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
+        text = document.written(body)
         if out is None:
             typer.echo(text, nl=False)
             return
@@ -73,7 +70,7 @@ def bring(
     """Store a SpeculationProfile in the cluster, and name it in a serving."""
     where = Where(context, namespace)
     try:
-        body, given = read(file)
+        body, given = document.profile(file)
     except UserError as error:
         fail("profile import", error)
 
@@ -97,7 +94,7 @@ def exported(raw: Object, name: str, workload: str, experiment: Path | None) -> 
     """The profile of a raw serving. Raises UserError or ResultError."""
     status = status_of(raw, ServingStatus)
     if experiment is None:
-        found = learn.profile_of(name, status, workload)
+        found = learn.profile_of(name, status.learned, workload)
     else:
         key = status.learned.key if status.learned else None
         if key is None:
@@ -108,21 +105,6 @@ def exported(raw: Object, name: str, workload: str, experiment: Path | None) -> 
     if isinstance(found, str):
         raise UserError(f"{raw['metadata']['name']}: {found}")
     return found
-
-
-def read(file: Path) -> tuple[Object, SpeculationProfile]:
-    """The one profile in a file, as written and parsed. Raises UserError that names file, field and remedy."""
-    found = documents(file)
-    if len(found) != 1 or found[0].get("kind") != naming.KIND_PROFILE:
-        raise UserError(f"{file}: one document of kind {naming.KIND_PROFILE} is needed, and no other")
-    if found[0].get("apiVersion") != naming.API_VERSION:
-        raise UserError(f"{file}: apiVersion is {found[0].get('apiVersion')!r}, not {naming.API_VERSION}")
-    given = parse(SpeculationProfile, found[0], file)
-    for mistake in (*misnamed(given), *evidence.of_profile(given.spec)):
-        raise UserError(f"{file}: {mistake}")
-    body = {**found[0], "metadata": {"name": given.metadata.name}}
-    body.pop("status", None)
-    return body, given
 
 
 def refuse(given: SpeculationProfile, raw: Object) -> None:

@@ -7,6 +7,7 @@ rules the second, and a field that no type knows is a mistake of the user, not o
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,11 +17,12 @@ from pydantic import Field, ValidationError
 
 from paceline_operator import naming
 from paceline_operator.api.base import ApiModel
+from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.written import misnamed, place, unread
 from paceline_operator.local.loader import Loader
 from paceline_operator.local.mistake import UserError
-from paceline_operator.preflight import legality
+from paceline_operator.preflight import evidence, legality
 
 KIND_LOAD = "LocalLoad"
 MAX_FILE_BYTES = 1024 * 1024
@@ -92,6 +94,21 @@ def serving_of(document: dict[str, Any], path: Path) -> SpeculativeServing:
     return serving.model_copy(update={"spec": serving.spec.model_copy(update={"model": model})})
 
 
+def profile(path: Path) -> tuple[dict[str, Any], SpeculationProfile]:
+    """The one SpeculationProfile of `path`, as written and parsed. Raises UserError naming file, field and remedy."""
+    found = documents(path)
+    if len(found) != 1 or found[0].get("kind") != naming.KIND_PROFILE:
+        raise UserError(f"{path}: one document of kind {naming.KIND_PROFILE} is needed, and no other")
+    if found[0].get("apiVersion") != naming.API_VERSION:
+        raise UserError(f"{path}: apiVersion is {found[0].get('apiVersion')!r}, not {naming.API_VERSION}")
+    given = parse(SpeculationProfile, found[0], path)
+    for mistake in (*misnamed(given), *evidence.of_profile(given.spec)):
+        raise UserError(f"{path}: {mistake}")
+    body = {**found[0], "metadata": {"name": given.metadata.name}}
+    body.pop("status", None)
+    return body, given
+
+
 def documents(path: Path) -> list[dict[str, Any]]:
     """The documents of a YAML file, each a map. Raises UserError that names file and remedy."""
     try:
@@ -113,6 +130,11 @@ def documents(path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(document, dict) for document in documents):
         raise UserError(f"{path}: a document is no mapping: it must have apiVersion, kind, metadata and spec")
     return documents
+
+
+def written(body: Mapping[str, Any]) -> str:
+    """An object as YAML, its fields in their order."""
+    return yaml.safe_dump(dict(body), sort_keys=False, allow_unicode=True)
 
 
 def _in_one_line(error: Exception) -> str:

@@ -10,15 +10,22 @@ from collections.abc import Callable, Sequence
 
 from paceline_engine.protocol import PolicyAck
 from paceline_operator import observe, sightings, told
+from paceline_operator.api.learned import LearnedStatus, ProfileKey
+from paceline_operator.api.profiles import ProfileSpec
 from paceline_operator.api.serving import ServingSpec
+from paceline_operator.api.status import ServingStatus
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, rfc3339
 from paceline_operator.firsttokens import FirstTokens
 from paceline_operator.local.record import DecisionRecord, Record
 from paceline_operator.local.runner import Supervisor
+from paceline_operator.profiling import learn
+from paceline_operator.profiling.key import NO_ANSWER, key_of
+from paceline_operator.profiling.prior import prior
 from paceline_operator.replay.traces import Writer
 from paceline_operator.tuning import decide
-from paceline_operator.tuning.model import Engine, Memory, Step
+from paceline_operator.tuning.model import Engine, Memory, Settings, Step
+from paceline_operator.tuning.state import TunerState
 
 
 class Passes:
@@ -40,6 +47,9 @@ class Passes:
         """When the first pass was due, and when the last was made."""
         self.trace: Writer | None = None
         """Is given every pass."""
+        self.profile: tuple[str, ProfileSpec] | None = None
+        """Name and content of one to start from."""
+        self._spec = spec
         self._token = token
         self._engines = engines
         self._record = record
@@ -47,6 +57,8 @@ class Passes:
         self._clock = clock
         self._say = say
         self._memory = Memory()
+        self._key: ProfileKey | str = NO_ANSWER
+        """As told last."""
         self._first_tokens = FirstTokens()
         self._sightings: dict[str, sightings.Sighting] = {}
         self._tokens: dict[str, tuple[str, int]] = {}
@@ -65,12 +77,21 @@ class Passes:
         )
         known = self._record.status.policy_generation
         self._recorded(now, known, engines)
-        step = decide.step(self.settings, self._memory, engines, known_generation=known, now=now)
+        if (key := key_of(self._spec, engines)) != NO_ANSWER:
+            self._key = key
+        step = decide.step(self._started(self._key), self._memory, engines, known_generation=known, now=now)
         self._memory = step.memory
         await self._push(step)
         self._tell(step, engines, now)
         self._count(engines, step, now)
         self.last = now
+
+    def learnt(self) -> LearnedStatus | None:
+        """What the engines have shown so far; None where nothing was decided about yet."""
+        state, at = self._memory.state, rfc3339(self._clock.now())
+        if not isinstance(state, TunerState):
+            return None
+        return learn.learned(state, self._key, {}, ServingStatus(), self._record.status, at)
 
     def _recorded(self, now: float, known: int, engines: Sequence[Engine]) -> None:
         if self.trace is None:
@@ -98,6 +119,17 @@ class Passes:
         for command, answer in zip(commands, answers, strict=True):
             if not isinstance(answer, PolicyAck):
                 self._say(f"{command.name} did not take a policy: {answer.reason}: {answer.message}")
+
+    def _started(self, key: ProfileKey | str) -> Settings:
+        """Settings that start from the profile where its key is that of the engines; said where it changes."""
+        if self.profile is None:
+            return self.settings
+        found = prior(*self.profile, key)
+        message = f"{found.verdict.reason}: {found.verdict.message}"
+        if message != self._record.prior:
+            self._say(message)
+        self._record.prior = message
+        return found.into(self.settings)
 
     def _tell(self, step: Step, engines: Sequence[Engine], now: float) -> None:
         record = self._record

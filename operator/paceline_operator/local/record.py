@@ -59,6 +59,8 @@ class Record:
     step: Step | None = None
     status: ServingStatus = field(default_factory=ServingStatus)
     ended_by: str = ""
+    prior: str = ""
+    """What became of the profile that it started from; empty where there is none."""
 
     @property
     def phase(self) -> PhaseRecord | None:

@@ -29,6 +29,7 @@ def build(record: Record) -> dict[str, Any]:
         "started_at": record.started_at,
         "seconds": round(record.seconds, 1),
         "ended_by": record.ended_by,
+        "prior": record.prior,
         "engine_restarts": record.restarts,
         "engines": [{"name": engine.name, "pids": engine.pids} for engine in record.engines],
         "completed_requests": record.completed_requests,

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from paceline_engine.protocol import CONTROL_PORT, derive_token
 from paceline_operator import naming
+from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clock import Clock, SystemClock, rfc3339
@@ -30,6 +31,7 @@ from paceline_operator.local.ports import Claims
 from paceline_operator.local.record import EngineRecord, PhaseRecord, Record
 from paceline_operator.local.runner import SIGNALS, EngineFailedError, Supervisor
 from paceline_operator.local.view import View
+from paceline_operator.profiling import learn
 from paceline_operator.replay.traces import Writer
 from paceline_operator.resources import Manifest, Tokens, render
 from paceline_operator.tuning import decide
@@ -47,6 +49,10 @@ class Options:
     port: int | None = None
     trace: Path | None = None
     """Where every pass is recorded, for `paceline replay`."""
+    profile: Path | None = None
+    """A SpeculationProfile to start from."""
+    save_profile: Path | None = None
+    """Where what was learnt goes at the end."""
 
 
 async def run(options: Options, view: View, clock: Clock | None = None) -> int:
@@ -57,25 +63,35 @@ async def run(options: Options, view: View, clock: Clock | None = None) -> int:
     if serving.spec.engine.multi_node:
         raise UserError(f"{options.file}: spec.engine.multiNode: this machine is one node")
     _writable("--report", options.report)
-    if options.trace is not None:
-        _writable("--out", options.trace)
-    return await Run(options, serving, load, view, clock or SystemClock()).run()
+    for option, path in (("--out", options.trace), ("--save-profile", options.save_profile)):
+        if path is not None:
+            _writable(option, path)
+    profile = document.profile(options.profile)[1] if options.profile else None
+    return await Run(options, serving, load, profile, view, clock or SystemClock()).run()
 
 
 class Run:
     """One run. Not to be used twice."""
 
     def __init__(
-        self, options: Options, serving: SpeculativeServing, load: LocalLoad | None, view: View, clock: Clock
+        self,
+        options: Options,
+        serving: SpeculativeServing,
+        load: LocalLoad | None,
+        profile: SpeculationProfile | None,
+        view: View,
+        clock: Clock,
     ) -> None:
         self._options = options
         self._serving = serving
         self._load = load
+        self._profile = profile
         self._view = view
         self._clock = clock
         self._token = derive_token(secrets.token_bytes(32), serving.metadata.uid, KEY_VERSION)
         self._engines: list[Supervisor] = []
         self._loop: ClosedLoop | None = None
+        self._passes: Passes | None = None
         self._client = EngineClient()
         self._stop = asyncio.Event()
         self._trace: Writer | None = None
@@ -172,10 +188,14 @@ class Run:
         """Passes until the last phase, the duration or a signal, whichever is first."""
         if self._stop.is_set():
             return
-        passes = Passes(
+        self._passes = passes = Passes(
             self._serving.spec, self._token, self._engines, self._record, self._client, self._clock, self._view.say
         )
         passes.trace = self._trace
+        if self._profile is not None:
+            passes.profile = self._profile.metadata.name, self._profile.spec
+        elif ref := self._serving.spec.tuning.profile_ref:
+            self._view.say(f"spec.tuning.profileRef {ref.name}: here no profile is looked up, --profile names a file")
         duration = self._options.duration
         end = math.inf if duration is None else passes.started + duration
         phases: Sequence[Phase | None] = self._load.spec.phases if self._load else [None]
@@ -223,6 +243,22 @@ class Run:
         self._view.close()
         self._view.say(report.summary(self._record))
         self._view.say(f"\nreport: {self._options.report}")
+        if self._options.save_profile is not None:
+            self._save(self._options.save_profile)
+
+    def _save(self, path: Path) -> None:
+        texts = {phase.text.value for phase in self._load.spec.phases} if self._load else ()
+        workload = ", ".join(sorted(texts)) or "unknown"
+        body = learn.profile_of(self._serving.metadata.name, self._passes.learnt() if self._passes else None, workload)
+        if isinstance(body, str):
+            self._view.say(f"no profile: {body}")
+            return
+        try:
+            path.write_text(document.written(body), encoding="utf-8")
+        except OSError as error:
+            self._view.say(f"no profile: {path}: {error.strerror}")
+            return
+        self._view.say(f"profile: {path}")
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         await asyncio.gather(*(engine.stop() for engine in self._engines))

@@ -107,9 +107,8 @@ def adaptive(status: ServingStatus) -> list[int]:
     return sorted({row.from_requests for row in rows if row.low_permille > 1000 and _is_adaptive(row.mode)})
 
 
-def profile_of(name: str, status: ServingStatus, workload: str) -> Object | str:
-    """A SpeculationProfile from a serving's status; else why there is none."""
-    found = status.learned
+def profile_of(name: str, found: LearnedStatus | None, workload: str) -> Object | str:
+    """A SpeculationProfile of what was learnt; else why there is none."""
     if found is None:
         return "nothing was learnt yet"
     if found.key is None:

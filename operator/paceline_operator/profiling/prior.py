@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paceline_engine.protocol import LOAD_EDGES
 from paceline_operator.api.conditions import ConditionType, Reason
@@ -12,7 +12,7 @@ from paceline_operator.api.profiles import ProfileSpec
 from paceline_operator.profiling.key import differing
 from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS
 from paceline_operator.tuning.cost import MIN_STEPS
-from paceline_operator.tuning.model import Profile
+from paceline_operator.tuning.model import Profile, Settings
 from paceline_operator.verdicts import Verdict
 
 MILLION = 1e6
@@ -33,6 +33,11 @@ class Prior:
     verdict: Verdict
     profile: Profile | None = None
     off_step_seconds: Mapping[int, float] = field(default_factory=dict)
+
+    def into(self, settings: Settings) -> Settings:
+        """`settings` that start from it."""
+        off = self.off_step_seconds or settings.off_step_seconds
+        return replace(settings, profile=self.profile, off_step_seconds=off)
 
 
 def prior(name: str, found: ProfileSpec | Absent, engines: ProfileKey | str) -> Prior:

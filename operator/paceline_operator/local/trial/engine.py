@@ -31,12 +31,6 @@ ASK_SECONDS = 30.0
 LARGEST_METRICS = 8 * 1024 * 1024
 
 
-def gpus_of(serving: SpeculativeServing) -> int:
-    """GPUs of one engine; a CPU counts as one device."""
-    engine = serving.spec.engine
-    return engine.tensor_parallel_size * engine.pipeline_parallel_size
-
-
 def arguments(template: Manifest) -> tuple[str, ...]:
     """Of the engine as a pod would have them: paths and ports of a container."""
     found = next(one for one in template["spec"]["containers"] if one["name"] == CONTAINER)

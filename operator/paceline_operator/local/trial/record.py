@@ -10,16 +10,14 @@ from paceline_operator.clock import Clock, rfc3339
 from paceline_operator.experiment import enginelog, load, progress
 from paceline_operator.experiment.plan import Plan, Visit
 from paceline_operator.experiment.results import Methods, VariantResult, Window
-from paceline_operator.experiment.variants import Variant
+from paceline_operator.experiment.variants import Variant, gpus_of
 from paceline_operator.local.container import DISTRIBUTION
 from paceline_operator.local.mistake import UserError
 from paceline_operator.local.runner import EngineFailedError
 from paceline_operator.local.trial import gpus
-from paceline_operator.local.trial.engine import Engine, arguments, gpus_of
+from paceline_operator.local.trial.engine import Engine, arguments
 from paceline_operator.local.trial.files import Given, sha256, tree
 
-REQUESTS = "requests at "
-MINUTES = "gpuMinutes"
 ENGINES = "engines"
 RESUMED = "resumed"
 EXPERIMENT = "experiment"
@@ -53,7 +51,9 @@ def first(
     if any(one.windows for one in earlier.values()):
         times = [*filter(None, [kept.get(RESUMED)]), rfc3339(clock.now())]
         described[RESUMED] = ", ".join(times)[:LONGEST]
-    described |= {name: value for name, value in kept.items() if name.startswith(REQUESTS) or name == MINUTES}
+    described |= {
+        name: value for name, value in kept.items() if name.startswith(progress.REQUESTS) or name == progress.MINUTES
+    }
     parents = {one.name: one.parent for one in variants.values()}
     found = {}
     for name, variant in variants.items():
@@ -65,7 +65,7 @@ def first(
             parent=parents[name],
             change={field[:LONGEST]: value[:LONGEST] for field, value in plan.changes.get(name, {}).items()},
             k=variant.k,
-            gpus=gpus_of(given.serving),
+            gpus=gpus_of(given.serving.spec),
             methods=methods.model_copy(update={"load": described}),
             windows=before.windows if before else (),
             warnings=before.warnings if before else (),
@@ -74,15 +74,9 @@ def first(
     return found
 
 
-def requests(results: Mapping[str, VariantResult]) -> dict[int, int]:
-    """Load -> requests of its windows, as an earlier run chose them."""
-    found = next(iter(results.values())).methods.load
-    return {int(name.removeprefix(REQUESTS)): int(value) for name, value in found.items() if name.startswith(REQUESTS)}
-
-
 def spent(results: Mapping[str, VariantResult]) -> float:
     """GPU-minutes of earlier runs."""
-    return float(next(iter(results.values())).methods.load.get(MINUTES, 0.0))
+    return float(next(iter(results.values())).methods.load.get(progress.MINUTES, 0.0))
 
 
 async def with_methods(result: VariantResult, engine: Engine, before: gpus.Look) -> VariantResult:
@@ -139,8 +133,8 @@ def told(
     keep: bool,
 ) -> VariantResult:
     """With what is missing, and how far it is."""
-    facts = {f"{REQUESTS}{load}": str(count) for load, count in sorted(chosen.items())} | {
-        MINUTES: f"{minutes:.2f}",
+    facts = {f"{progress.REQUESTS}{load}": str(count) for load, count in sorted(chosen.items())} | {
+        progress.MINUTES: f"{minutes:.2f}",
         ENGINES: "one a variant for all rounds: rounds do not show how far two starts are apart"
         if keep
         else "a new one each round",

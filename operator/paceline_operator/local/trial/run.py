@@ -21,7 +21,7 @@ from paceline_operator.experiment.results import VariantResult
 from paceline_operator.local.mistake import UserError
 from paceline_operator.local.runner import SIGNALS, EngineFailedError
 from paceline_operator.local.trial import gpus, record
-from paceline_operator.local.trial.engine import Engine, gpus_of
+from paceline_operator.local.trial.engine import Engine
 from paceline_operator.local.trial.files import Folder, Given
 from paceline_operator.local.trial.measure import Measurer
 
@@ -57,7 +57,7 @@ class Run:
         self._folder = Folder(options.folder)
         self._results = record.first(given, self._plan, self._variants, self._folder.earlier(), clock)
         self._budget = progress.Budget(
-            given.experiment.spec.budget_gpu_minutes, record.spent(self._results), gpus_of(given.serving)
+            given.experiment.spec.budget_gpu_minutes, record.spent(self._results), variants.gpus_of(given.serving.spec)
         )
         self._reasons: dict[progress.Place, str] = {}
         self._engines: dict[str, Engine] = {}
@@ -67,7 +67,7 @@ class Run:
         self._began = clock.monotonic()
         self._body: asyncio.Task[None] | None = None
         self._ended_by = ""
-        self._measurer = Measurer(given, self._folder, record.requests(self._results), clock, view.say)
+        self._measurer = Measurer(given, self._folder, progress.requests(self._results), clock, view.say)
 
     @property
     def results(self) -> tuple[VariantResult, ...]:
@@ -232,7 +232,7 @@ def planned(given: Given, options: Options) -> Plan:
     spec = given.experiment.spec
     try:
         loads.check(spec.load)
-        costs = Costs(gpus=gpus_of(given.serving))
+        costs = Costs(gpus=variants.gpus_of(given.serving.spec))
         if options.keep:
             costs = Costs(boot_seconds=costs.boot_seconds / spec.repetitions, gpus=costs.gpus)
         return plan(spec, costs)
