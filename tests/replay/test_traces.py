@@ -225,9 +225,9 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def followed(world: World, passes: int, **live: object) -> tuple[str, int, list[str]]:
-    """What `passes` looks at the world write; the clock moves by the duration with each."""
-    out, said = io.StringIO(), list[str]()
+async def followed(world: World, out: Path, passes: int, **live: object) -> tuple[int, list[str]]:
+    """`passes` looks at the world, written to `out`; the clock moves by the duration with each."""
+    said = list[str]()
     client, looks = world.engines, count()
 
     class Watched:
@@ -239,16 +239,14 @@ async def followed(world: World, passes: int, **live: object) -> tuple[str, int,
     named = Live(str(live.get("name", "demo")), "team", duration=0.01)
     keys = KeyFile(world.keys)
     arguments = (named, out, world.kube, Watched(), keys, world.clock, asyncio.Event(), said.append)
-    return out, await follow(*arguments), said  # type: ignore[arg-type,return-value]
+    return await follow(*arguments), said  # type: ignore[arg-type]
 
 
 async def test_a_serving_of_the_cluster_is_read_with_cursors_of_its_own(world: World, tmp_path: Path) -> None:
     world.pod("demo-1")
     world.kube.find("SpeculativeServing", "demo")["status"] = {"policyGeneration": 7}
-    out, passes, said = await followed(world, 2)
-    assert (passes, said) == (2, [])
     path = tmp_path / "t.jsonl"
-    path.write_text(out.getvalue())  # type: ignore[attr-defined]
+    assert await followed(world, path, 2) == (2, [])
     trace, notes = read(path)
     assert trace is not None
     assert not notes
@@ -259,9 +257,11 @@ async def test_a_serving_of_the_cluster_is_read_with_cursors_of_its_own(world: W
     assert not [verb for verb in world.writes() if verb]
 
 
-async def test_a_serving_that_is_not_there_is_told(world: World) -> None:
+async def test_a_serving_that_is_not_there_is_told_and_an_older_trace_stays(world: World, tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text("kept")
     with pytest.raises(UserError, match="no SpeculativeServing other in namespace team"):
-        await followed(world, 1, name="other")
+        await followed(world, tmp_path / "t.jsonl", 1, name="other")
+    assert (tmp_path / "t.jsonl").read_text() == "kept"
 
 
 def test_a_trace_of_a_real_engine_is_read_and_replayed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,16 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from paceline_engine.protocol import LOAD_EDGES, Identity
 from paceline_operator.api.learned import AcceptanceRow, CostRow, LearnedStatus, ProfileKey
 from paceline_operator.api.profiles import ProfileSpec, SpeculationProfile
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.status import BucketStatus, ServingStatus
+from paceline_operator.cli import profiles
+from paceline_operator.cli.app import app
+from paceline_operator.local import document
 from paceline_operator.preflight import evidence
 from paceline_operator.profiling import learn
 from paceline_operator.profiling.key import FIELDS, NO_ANSWER, differing, key_of
@@ -264,3 +269,26 @@ def test_the_smallest_spec_names_a_profile() -> None:
         {"model": {"source": "hf://a/b"}, "speculation": {"method": "ngram"}, "tuning": {"profileRef": {"name": "old"}}}
     )
     assert named.tuning.profile_ref is not None
+
+
+def test_an_export_without_acceptance_is_told_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ngram that never fired: step times are known, and what would have been accepted is not."""
+    learned = {
+        "key": key().model_dump(mode="json", by_alias=True),
+        "measuredAt": LATER,
+        "cost": [
+            {
+                "k": 3,
+                "fromRequests": 1,
+                "contextTokens": 0,
+                "stepMicroseconds": 7000,
+                "deviationMicroseconds": 70,
+                "steps": 900,
+            }
+        ],
+    }
+    raw = {"metadata": {"name": "chat"}, "status": {"learned": learned}}
+    monkeypatch.setattr(profiles, "reach", lambda *_: raw)
+    result = CliRunner().invoke(app, ["profile", "export", "chat", "-o", str(tmp_path / "p.yaml")])
+    assert (result.exit_code, result.output) == (0, f"{tmp_path / 'p.yaml'}: 1 step time, acceptance of 0 ks\n")
+    assert document.profile(tmp_path / "p.yaml")[1].spec.cost[0].steps == 900

@@ -13,6 +13,7 @@ from paceline_operator.api.serving import ServingSpec
 from paceline_operator.api.status import MAX_K, ServingStatus
 from paceline_operator.api.tuning import TuningMode
 from paceline_operator.cli.cluster import Context, Namespace, Object, Serving, Where, reach, serving_of
+from paceline_operator.cli.mistake import counted
 from paceline_operator.clock import SystemClock, rfc3339
 from paceline_operator.local.mistake import UserError
 from paceline_operator.resources import revision
@@ -84,7 +85,9 @@ def undone(raw: Object, revisions: Sequence[Revision], to: str | None) -> tuple[
     try:
         now = boot_spec(ServingSpec.model_validate(raw["spec"]))
     except ValidationError as error:
-        raise UserError(f"the spec is none that this version reads: {error.error_count()} mistakes") from None
+        raise UserError(
+            f"the spec is none that this version reads: {counted(error.error_count(), 'mistake')}"
+        ) from None
     spec = undo.patch(now, dict(found.boot))
     if not spec:
         own = ", ".join(change.path for one in rollout.applied for change in one.changes)

@@ -36,7 +36,7 @@ def doctor(
     if output is Form.JSON:
         typer.echo(json.dumps([dataclasses.asdict(check) for check in results], indent=2))
     else:
-        show(["CHECK", "", "FOUND", "REMEDY"], [_row(check) for check in results])
+        show(["CHECK", "RESULT", "FOUND", "REMEDY"], [_row(check) for check in results])
     raise typer.Exit(1 if worst(results) is Grade.FAIL else 0)
 
 

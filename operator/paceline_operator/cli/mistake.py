@@ -1,4 +1,4 @@
-"""How every verb ends on a mistake of its caller: one message, one status."""
+"""How verbs say things: one message and one status on a mistake of the caller, and numbers with their noun."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def fail(verb: str, error: Exception | str) -> NoReturn:
     """End with status 2 and one message that begins with the verb."""
     typer.echo(f"paceline {verb}: {error}", err=True)
     raise typer.Exit(USER_ERROR_STATUS) from None
+
+
+def counted(number: int, one: str, more: str = "s") -> str:
+    """`1 pass`, `2 passes`."""
+    return f"{number} {one}" if number == 1 else f"{number} {one}{more}"

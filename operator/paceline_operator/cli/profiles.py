@@ -11,7 +11,7 @@ from paceline_operator import naming
 from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.cli.cluster import Context, Namespace, Object, Serving, Where, reach, serving_of
-from paceline_operator.cli.mistake import fail
+from paceline_operator.cli.mistake import counted, fail
 from paceline_operator.experiment import results
 from paceline_operator.local import document
 from paceline_operator.local.mistake import UserError
@@ -54,7 +54,9 @@ def export(
         fail("profile export", error)
     except OSError as error:
         fail("profile export", f"{out}: {error.strerror}")
-    typer.echo(f"{out}: {len(body['spec']['cost'])} step times, acceptance of {len(body['spec']['acceptance'])} ks")
+    spec = body["spec"]
+    times, ks = counted(len(spec["cost"]), "step time"), counted(len(spec.get("acceptance", ())), "k")
+    typer.echo(f"{out}: {times}, acceptance of {ks}")
 
 
 @profile.command("import")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
@@ -21,7 +21,7 @@ from rich.console import Console
 from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.cli.cluster import Namespace, Where
-from paceline_operator.cli.mistake import fail
+from paceline_operator.cli.mistake import counted, fail
 from paceline_operator.clock import Clock, SystemClock
 from paceline_operator.local import container
 from paceline_operator.local.mistake import UserError
@@ -62,7 +62,7 @@ def record(
             raise typer.Exit(asyncio.run(run(Options(file, report, duration, trace=out), view)))
         assert serving is not None
         passes = asyncio.run(watch(serving, Where(None, namespace), duration, out, typer.echo))
-        typer.echo(f"{passes} passes in {out}")
+        typer.echo(f"{counted(passes, 'pass', 'es')} in {out}")
     except UserError as error:
         fail("record", error)
 
@@ -94,15 +94,14 @@ async def watch(serving: str, where: Where, duration: float | None, out: Path, s
         live = Live(name, namespace, duration)
         keys = KeyFile(settings.read().master_key_file)
         async with Kube(connect()) as kube, EngineClient() as client:
-            with out.open("w") as file:
-                return await follow(live, file, kube, client, keys, SystemClock(), _signals(), say)
+            return await follow(live, out, kube, client, keys, SystemClock(), _signals(), say)
     except (KubeError, ValueError, OSError) as error:
         raise UserError(str(error)) from None
 
 
 async def follow(
     live: Live,
-    file: TextIO,
+    out: Path,
     kube: Kube,
     client: EngineClient,
     keys: KeyFile,
@@ -110,11 +109,13 @@ async def follow(
     ended: asyncio.Event,
     say: Callable[[str], None],
 ) -> int:
-    """Read pass after pass until `ended` or the duration; the passes written. None without a look at the pods."""
+    """Read pass after pass until `ended` or the duration; the passes written. None without a look at the pods.
+
+    What was in `out` stays until the serving is known.
+    """
     from paceline_operator import observe
     from paceline_operator.clients.kube import KubeError
 
-    passes, memory = 0, Memory()
     kind, at = naming.KIND_SERVING, (live.namespace, live.name)
     raw = await kube.get(kind, *at)
     if raw is None:
@@ -122,26 +123,28 @@ async def follow(
     try:
         spec = SpeculativeServing.model_validate(raw).spec
     except ValidationError as error:
-        said = f"{kind} {live.name} is not one that this version reads: {error.error_count()} mistakes"
+        said = f"{kind} {live.name} is not one that this version reads: {counted(error.error_count(), 'mistake')}"
         raise UserError(said) from None
-    write = Writer(file, f"{live.namespace}/{live.name}", spec)
-    end = math.inf if live.duration is None else clock.monotonic() + live.duration
-    while not ended.is_set() and clock.monotonic() < end:
-        try:
-            raw = await kube.get(kind, *at) or raw
-            pods = (await observe.surroundings(kube, raw, full=False)).pods
-        except KubeError as error:
-            say(f"no look at the pods: {error}")
-        else:
-            engines = await observe.engines(client, observe.targets(raw, pods, keys.ring()), pods, memory)
-            cursors = {one.name: one.samples.cursor for one in engines if one.samples}
-            memory = Memory(cursors={**memory.cursors, **cursors})
-            write(clock.monotonic(), (raw.get("status") or {}).get("policyGeneration", 0), engines)
-            passes += 1
-        with suppress(TimeoutError):
-            left = min(float(spec.tuning.interval_seconds), end - clock.monotonic())
-            await asyncio.wait_for(ended.wait(), max(0.05, left))
-    return passes
+    passes, memory = 0, Memory()
+    with out.open("w") as file:
+        write = Writer(file, f"{live.namespace}/{live.name}", spec)
+        end = math.inf if live.duration is None else clock.monotonic() + live.duration
+        while not ended.is_set() and clock.monotonic() < end:
+            try:
+                raw = await kube.get(kind, *at) or raw
+                pods = (await observe.surroundings(kube, raw, full=False)).pods
+            except KubeError as error:
+                say(f"no look at the pods: {error}")
+            else:
+                engines = await observe.engines(client, observe.targets(raw, pods, keys.ring()), pods, memory)
+                cursors = {one.name: one.samples.cursor for one in engines if one.samples}
+                memory = Memory(cursors={**memory.cursors, **cursors})
+                write(clock.monotonic(), (raw.get("status") or {}).get("policyGeneration", 0), engines)
+                passes += 1
+            with suppress(TimeoutError):
+                left = min(float(spec.tuning.interval_seconds), end - clock.monotonic())
+                await asyncio.wait_for(ended.wait(), max(0.05, left))
+        return passes
 
 
 def _signals() -> asyncio.Event:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import paceline_operator
-from paceline_operator.cli.mistake import fail
+from paceline_operator.cli.mistake import counted, fail
 from paceline_operator.replay.ask import Question, material
 from paceline_operator.replay.courses import GRID_SWEEPS
 from paceline_operator.replay.notes import folded
@@ -152,7 +152,7 @@ def _tell(console: Console, report: Report, overall: Mapping[str, Any], *, decis
     if not report.cases:
         return
     typer.echo(
-        f"{overall['cases']} cases: steady regret {overall['steady_mean_regret_pct']:.2f} % on average, "
+        f"{counted(overall['cases'], 'case')}: steady regret {overall['steady_mean_regret_pct']:.2f} % on average, "
         f"{overall['steady_worst_regret_pct']:.2f} % at worst, {overall['within_2pct']} within 2 %; "
         f"all counted {overall['mean_regret_pct']:.2f} % on average, {overall['worst_regret_pct']:.2f} % at worst"
     )
@@ -172,12 +172,13 @@ def _table(console: Console, rows: Sequence[Sequence[str]]) -> None:
 
 
 def _traced(trace: Retraced) -> str:
-    told = f"{trace.file}: {trace.name}, {trace.passes} passes in {trace.seconds:.0f} s"
+    told = f"{trace.file}: {trace.name}, {counted(trace.passes, 'pass', 'es')} in {trace.seconds:.0f} s"
     if trace.same_k_pct is None:
         return f"{told}: nothing to compare, no load is in it"
     first = trace.first_difference_seconds
     apart = "" if first is None else f", the first other one at {_clock(first)}"
-    return f"{told}: the k of the recorded table in {trace.same_k_pct:.1f} % of {trace.compared} passes{apart}"
+    compared = counted(trace.compared, "pass", "es")
+    return f"{told}: the k of the recorded table in {trace.same_k_pct:.1f} % of {compared}{apart}"
 
 
 def _clock(seconds: float) -> str:
