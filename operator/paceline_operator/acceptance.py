@@ -5,7 +5,7 @@ The API server has checked schema and CEL already, but a stored object may be ol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
@@ -23,6 +23,8 @@ from paceline_operator.verdicts import Verdict
 
 M = TypeVar("M", bound=ApiModel)
 _SHOWN = 3
+MAX_DEPTH = 64
+"""Levels of a spec; a pod template of Kubernetes' own has some 15. Deeper ones have no purpose but to break readers."""
 
 
 class _Unused(NamedTuple):
@@ -68,12 +70,28 @@ def judgement(kind: str, raw: Mapping[str, Any]) -> Verdict:
 
 
 def _parse(raw: Mapping[str, Any], model: type[M]) -> M | Verdict:
+    if _too_deep(raw.get("spec")):
+        text = (
+            f"spec is nested deeper than {MAX_DEPTH} levels: are podTemplate, resources and extraConfig what you mean?"
+        )
+        return _refused(Reason.INVALID_SPEC, [text])
     try:
         return model.model_validate({key: value for key, value in raw.items() if key != "status"})
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         texts = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details]
         return _refused(Reason.INVALID_SPEC, texts)
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [item for one in level for item in _members(one)]
+    return bool(level)
+
+
+def _members(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
 
 
 def _refused(reason: Reason, texts: list[str]) -> Verdict:

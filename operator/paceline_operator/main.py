@@ -19,6 +19,7 @@ from typing import Any
 import kopf
 
 from paceline_operator import naming
+from paceline_operator.clients import shallow
 from paceline_operator.process import PLURALS, Operator
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.settings import read as read_settings
@@ -183,6 +184,7 @@ def main() -> None:
         config = read_settings()
         kopf.configure(log_format=kopf.LogFormat.JSON if config.log_format == "json" else kopf.LogFormat.FULL)
         set_level(config.log_level)
+        shallow.install()
         # What was imported stays for ever: left out of the count, full collections follow the growth of what servings
         # need, of which cycles would else keep a fourth of everything alive.
         gc.freeze()
