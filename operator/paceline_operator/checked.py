@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from paceline_engine.preflight.check import Check, Level, Report
+from paceline_engine.preflight.check import FAILED_STATUS, Check, Level, Report
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.resources.preflight import CONTAINER
 from paceline_operator.verdicts import Verdict
@@ -26,6 +26,8 @@ class _Word(NamedTuple):
     failed: str
     """Why; empty: it passed."""
     warnings: tuple[str, ...]
+    is_final: bool
+    """Another attempt would end the same."""
 
 
 def verdict(pods: Sequence[Raw]) -> Verdict:
@@ -40,6 +42,12 @@ def verdict(pods: Sequence[Raw]) -> Verdict:
         text = f"No check failed; warnings: {'; '.join(warnings)}" if warnings else "No check failed"
         return Verdict(ConditionType.PREFLIGHT_PASSED, True, Reason.CHECKS_PASSED, text[:TEXT])
     return Verdict(ConditionType.PREFLIGHT_PASSED, None, Reason.CHECKS_PENDING, "No pod's checks have ended yet")
+
+
+def refused(pod: Raw) -> str:
+    """Why a pod's checks keep it from starting, which another attempt would not change; empty: they do not."""
+    word = _newest(pod)
+    return word.failed if word and word.is_final else ""
 
 
 def _newest(pod: Raw) -> _Word | None:
@@ -67,7 +75,7 @@ def _word(name: str, ended: Raw) -> _Word:
         # It was killed, or could not begin: its log's end is all there is.
         bad = [f"{ended.get('reason', 'it ended')}, exit code {code}: {text.strip()[-600:]}".rstrip(": ")]
     warnings = tuple(check.name for check in checks if check.level is Level.WARN)
-    return _Word(at, name, "; ".join(bad), warnings)
+    return _Word(at, name, "; ".join(bad), warnings, code == FAILED_STATUS)
 
 
 def _told(check: Check) -> str:

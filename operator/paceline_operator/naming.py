@@ -59,6 +59,7 @@ SERVING_PORT = 8000
 SERVING_PORT_NAME = "http"
 CONTROL_PORT_NAME = "paceline"
 TOKEN_DIRECTORY = "/etc/paceline/token"  # noqa: S105 a path
+TOKEN_VOLUME = "paceline-token"  # noqa: S105 a volume's name
 PLUGIN_DIRECTORY = "/opt/paceline/plugin"
 PLUGIN_CONTAINER = "paceline-plugin"
 PLUGIN_VOLUME = "paceline-plugin"

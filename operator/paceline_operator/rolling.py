@@ -12,6 +12,7 @@ from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.engine import PluginInjection
 from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.checked import refused
 from paceline_operator.clock import moment
 from paceline_operator.modelcache import is_pulled
 from paceline_operator.plan import WORKLOAD_KINDS, ChildKey, Object, Observation, key_of
@@ -289,6 +290,7 @@ def _canary_pod(pods: Sequence[Object], workers: Sequence[Object]) -> CanaryPod 
         ready_since=_since(_condition(newest, "Ready")) if is_ready(newest) else None,
         unschedulable_since=_unplaced([newest, *of_track(workers, naming.TRACK_CANARY)]),
         crash=ended(newest),
+        refused=refused(newest),
         stuck=_stuck(newest),
     )
 

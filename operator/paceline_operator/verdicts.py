@@ -18,7 +18,7 @@ from paceline_operator.api.conditions import Condition, ConditionType, Reason
 
 Raw = Mapping[str, Any]
 S = TypeVar("S", bound=ApiModel)
-MAX_CONDITIONS = 16
+MAX_CONDITIONS = 24
 """As many as the CRD takes: those of others give way to ours."""
 _ORDER = list(ConditionType)
 _TELLING = (Reason.OUT_OF_MEMORY, Reason.CRASH_LOOP, Reason.UNSCHEDULABLE)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline_engine.preflight.asked import Asked
 from paceline_engine.preflight.check import FAILED_STATUS, Check, Level, Report, failed, fitting, passed, warned
-from paceline_operator import checked
+from paceline_operator import checked, naming
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.resources import Tokens, cache, job, pod, preflight
 from tests.servings import DEFAULTS, serving
@@ -38,7 +38,8 @@ def asked(template: dict[str, Any]) -> Asked:
 
 
 def test_without_the_wish_there_is_no_container() -> None:
-    assert container(rendered()) is None
+    assert container(rendered(engine={"preflight": "Disabled"})) is None
+    assert container(rendered()) is not None
 
 
 def test_it_runs_before_the_weights_come_with_the_engines_image_devices_and_limits() -> None:
@@ -52,6 +53,28 @@ def test_it_runs_before_the_weights_come_with_the_engines_image_devices_and_limi
         assert found[field] == main[field]
     assert found["resources"]["limits"] == {"nvidia.com/gpu": "2", "memory": "64Gi"}
     assert {one["name"] for one in found["env"]} <= {one["name"] for one in main["env"]}
+    assert naming.TOKEN_VOLUME not in json.dumps(found), "it has no control port"
+
+
+def test_it_is_as_the_engine_is_with_what_pod_template_says_and_may_be_another_by_its_own_name() -> None:
+    engine = {
+        "name": "engine", "image": "mine:1", "envFrom": [{"secretRef": {"name": "hub"}}],
+        "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "t"}}}],
+        "volumeMounts": [{"name": "models", "mountPath": "/models"}],
+    }  # fmt: skip
+    own = {"name": preflight.CONTAINER, "resources": {"limits": {"memory": "1Gi"}}}
+    over = {"spec": {"containers": [engine], "initContainers": [own, {"name": "bring", "image": "b"}]}}
+    template = rendered(engine={"podTemplate": over}, model={"source": "/models/it"})
+    found = container(template)
+    assert found is not None
+    assert (found["image"], found["envFrom"]) == ("mine:1", engine["envFrom"])
+    assert engine["volumeMounts"] == found["volumeMounts"][-1:]
+    assert "HF_TOKEN" in [one["name"] for one in found["env"]]
+    assert found["resources"]["limits"]["memory"] == "1Gi"
+    names = [one["name"] for one in template["spec"]["initContainers"]]
+    assert names == ["paceline-plugin", "bring", preflight.CONTAINER], "after what may bring a model to a path"
+    names = [one["name"] for one in rendered(engine={"podTemplate": over})["spec"]["initContainers"]]
+    assert names == ["paceline-plugin", preflight.CONTAINER, "bring"], "before what may bring one from elsewhere"
 
 
 def test_it_is_told_what_the_engine_is_to_be() -> None:
@@ -188,7 +211,7 @@ async def test_a_pass_tells_it_once_and_takes_it_away_with_the_wish(world: World
     world.writes()
     await world.serving.run(full=True)
     assert world.writes() == []
-    world.apply(SPEC)
+    world.apply({**SPEC, "engine": {**SPEC.get("engine", {}), "preflight": "Disabled"}})
     await world.serving.run(full=True)
     assert "PreflightPassed" not in [condition["type"] for condition in world.status["conditions"]]
 

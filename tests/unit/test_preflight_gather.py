@@ -112,3 +112,33 @@ def test_what_is_on_the_claim_already_is_read_there(hub: Hub, tmp_path: Path) ->
 
 def test_sources_that_cannot_be_read_ahead_say_so() -> None:
     assert "s3" in gather.model("target", Source(source="s3://bucket/model"), {}).unread
+
+
+def test_a_hub_that_the_engine_does_not_ask_is_not_asked(hub: Hub) -> None:
+    for variable in ("HF_HUB_OFFLINE", "VLLM_USE_MODELSCOPE"):
+        found = model(hub, "hf://nobody/nothing", **{variable: "True"})
+        assert (found.gone, variable in found.unread) == ("", True)
+    assert not hub.asked
+    assert model(hub, HF_HUB_OFFLINE="0").config is not None
+
+
+@pytest.mark.parametrize("file", ["params.json", "model-Q4_K_M.gguf"])
+def test_a_format_that_vllm_reads_and_we_do_not_is_no_failure(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_text("{}")
+    found = gather.model("target", Source(source=str(tmp_path)), {})
+    assert file in found.unread
+    assert not [
+        check for check in models.checks(Asked(target=Source(source="x")), found, None) if check.level is Level.FAIL
+    ]
+
+
+def test_control_tokens_beyond_the_rows_are_told_and_stop_nothing(tmp_path: Path) -> None:
+    whole = tokenizer("qwen")
+    rows = max(whole["model"]["vocab"].values()) + 1
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    for size, level in ((rows, Level.WARN), (rows - 1, Level.FAIL)):
+        (tmp_path / "config.json").write_text(json.dumps(facts("qwen3-0.6b") | {"vocab_size": size}))
+        found = gather.model("target", Source(source=str(tmp_path)), {})
+        asked = Asked(target=Source(source="x"))
+        (check,) = [one for one in models.checks(asked, found, None) if one.name == "target-tokenizer"]
+        assert check.level is level

@@ -284,9 +284,19 @@ async def test_revisions_are_pruned_but_for_a_few(stage: Stage) -> None:
     assert stage.revision() in kept
 
 
+async def _rolled(stage: Stage, engine: Object) -> None:
+    stage.apply({**BEFORE, "engine": engine, "rollout": {"canary": {"mode": "Disabled"}}})
+    await stage.go(6)
+    stage.apply({**BEFORE, "engine": engine})
+    await stage.go(2)
+    stage.writes()
+
+
 async def test_a_change_that_renders_the_same_pods_replaces_none(stage: Stage) -> None:
+    # Preflight is told which version is meant: with it the pods are others.
+    await _rolled(stage, {"preflight": "Disabled"})
     before = stage.revision()
-    stage.apply({**BEFORE, "engine": {"vllmVersion": "0.32.0"}})
+    stage.apply({**BEFORE, "engine": {"preflight": "Disabled", "vllmVersion": "0.32.0"}})
     await stage.go()
     assert stage.changed() == []
     assert (list(stage.deployments()), stage.revision()) == (["demo"], before)

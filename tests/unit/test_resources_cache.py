@@ -28,7 +28,7 @@ def container(rendered: dict[str, Any], name: str, kind: str = "initContainers")
 
 def test_without_a_cache_pods_are_as_ever() -> None:
     rendered = template()
-    assert [one["name"] for one in rendered["spec"]["initContainers"]] == ["paceline-plugin"]
+    assert [one["name"] for one in rendered["spec"]["initContainers"]] == ["paceline-plugin", "paceline-preflight"]
     assert cache.build(serving()) is None
     assert job.build(serving(), rendered) is None
 
@@ -123,7 +123,7 @@ def test_the_job_is_the_puller_where_engines_may_run() -> None:
     assert made is not None
     inner = made["spec"]["template"]["spec"]
     assert [one["name"] for one in inner["containers"]] == ["paceline-pull"]
-    assert [one["name"] for one in inner["initContainers"]] == ["paceline-plugin"]
+    assert [one["name"] for one in inner["initContainers"]] == ["paceline-plugin", "paceline-preflight"]
     assert inner["restartPolicy"] == "Never"
     assert inner["nodeSelector"] == {"zone": "a"}
     assert "runtimeClassName" not in inner

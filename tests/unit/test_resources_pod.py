@@ -201,7 +201,7 @@ def test_liveness_is_slower_to_judge_than_readiness() -> None:
 
 @pytest.mark.parametrize(("injection", "has_init", "has_token"), [("InImage", False, True), ("None", False, False)])
 def test_how_the_plugin_comes_decides_what_is_mounted(injection: str, has_init: bool, has_token: bool) -> None:
-    given = serving(engine={"plugin": {"injection": injection}})
+    given = serving(engine={"plugin": {"injection": injection}, "preflight": "Disabled"})
     spec = template_of(given)["spec"]
     assert ("initContainers" in spec) == has_init
     assert ("paceline-token" in names(spec["volumes"])) == has_token

@@ -203,9 +203,18 @@ def test_a_canary_that_is_never_ready_is_bad() -> None:
     )
 
 
+def test_a_canary_whose_preflight_failed_is_bad_at_once() -> None:
+    found = decide(watching(CanaryPod(refused="vocabulary: 152064 and 151936 tokens", stuck="back-off")))
+    assert condition(found, ConditionType.ROLLED_BACK) == (True, Reason.CHECK_FAILED)
+    assert "152064 and 151936" in found.memory.verdict
+    assert found.events[0].reason is Reason.CHECK_FAILED
+
+
 def test_a_canary_whose_container_cannot_start_is_bad_after_some_minutes() -> None:
     stuck = CanaryPod(stuck="engine: ImagePullBackOff")
-    assert decide(watching(stuck)).memory.phase is Phase.CANARY
+    early = decide(watching(stuck))
+    assert early.memory.phase is Phase.CANARY
+    assert any("ImagePullBackOff" in verdict.message for verdict in early.verdicts), "it is told meanwhile"
     memory = watching().memory.model_copy(
         update={"canary": CanaryStatus(revision=NEW.name, started_at=rfc3339(ago(STUCK_SECONDS)))}
     )

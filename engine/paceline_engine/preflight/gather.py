@@ -30,6 +30,8 @@ MAX_FILES = 512
 FIRST_BYTES = 256 * 1024
 """Of a file, asked for at once: most headers are shorter."""
 AT_ONCE = 8
+OFFLINE, ELSEWHERE = "HF_HUB_OFFLINE", "VLLM_USE_MODELSCOPE"
+"""Variables by which an engine does not ask the hub that we would: its own cache has the files, or another hub."""
 
 
 class Place(Protocol):
@@ -101,6 +103,9 @@ def place(source: Source, environment: Mapping[str, str], root: Path | None = No
     if source.path and Path(source.path).is_dir():
         return Folder(Path(source.path))
     if scheme == "hf" and separator:
+        for variable in (OFFLINE, ELSEWHERE):
+            if environment.get(variable, "").lower() in ("1", "on", "yes", "true"):
+                return f"{variable} is set: the hub is not asked"
         return Hub(rest, source.revision, environment)
     if not separator or scheme in ("pvc", "oci"):
         return Folder(Path(source.path or source.source))
@@ -124,7 +129,12 @@ def model(name: str, source: Source, environment: Mapping[str, str], root: Path 
 
 def read(name: str, source: str, found: Place) -> Model:
     """All of it. Raises PullError or OSError."""
-    sizes, problems = found.names(), []
+    sizes, problems = found.names(), list[str]()
+    if "config.json" not in sizes:
+        # Mistral's own format and llama.cpp's, which vLLM reads all the same.
+        foreign = next((one for one in sizes if one == "params.json" or one.endswith(".gguf")), None)
+        if foreign:
+            return Model(name, source, unread=f"{foreign} is of a format that is not read ahead")
     settings: Config | None = None
     tokens: Vocabulary | None = None
     try:

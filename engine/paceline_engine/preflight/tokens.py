@@ -32,6 +32,10 @@ def _own(target: Model, config: Config) -> Check:
         return failed(name, f"target {target.source}: {broken[0]}", "bring the tokenizer's files anew")
     if found is None:
         return skipped(name, f"target {target.source}: no tokenizer file to look at")
+    trained = max(found.ids.values(), default=-1) + 1
+    if config.vocabulary and trained <= config.vocabulary < found.size:
+        reason = f"{found.file} has control tokens up to {found.size - 1}, the model's vocabulary {config.vocabulary}"
+        return warned(name, f"{reason} rows", "do not send them: of models that take text alone they are images' marks")
     if config.vocabulary and found.size > config.vocabulary:
         reason = f"{found.file} has ids up to {found.size - 1}, and the model's vocabulary has {config.vocabulary} rows"
         return failed(name, reason, "the tokenizer is another model's: bring the target's own")

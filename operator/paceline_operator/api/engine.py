@@ -104,7 +104,7 @@ class Engine(ApiModel):
     device: Device = Field(default=Device.GPU, description="GPU requests nvidia.com/gpu; CPU serves on cores.")
     plugin: Plugin = Field(default_factory=Plugin, description="The engine plugin.")
     preflight: Preflight = Field(
-        default=Preflight.DISABLED,
+        default=Preflight.CHECKS,
         description="Checks in a container before the engine's: of the GPU, of models before they are downloaded, of "
         "memory. What fails keeps the pod from starting and is told in the condition PreflightPassed. TinyModel also "
         "lets a small model run through the same path, which takes minutes.",

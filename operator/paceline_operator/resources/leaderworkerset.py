@@ -23,7 +23,6 @@ ANNOTATION_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 LEADER_ADDRESS = "$(LWS_LEADER_ADDRESS)"
 WORKER_INDEX = "$(LWS_WORKER_INDEX)"
 CONTAINER = "engine"
-TOKEN_VOLUME = "paceline-token"  # noqa: S105 a volume's name
 SERVER_FIELDS = ("ports", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
 """Of the engine container: what only a pod that serves has."""
 
@@ -105,8 +104,8 @@ def _worker(template: Mapping[str, Any], nodes: int, labels: Mapping[str, str]) 
         engine.pop(field, None)
     for of, field, without in (
         (engine, "env", {naming.ENV_TOKEN_DIRECTORY, naming.ENV_CONTROL_PORT}),
-        (engine, "volumeMounts", {TOKEN_VOLUME}),
-        (spec, "volumes", {TOKEN_VOLUME}),
+        (engine, "volumeMounts", {naming.TOKEN_VOLUME}),
+        (spec, "volumes", {naming.TOKEN_VOLUME}),
     ):
         of[field] = [item for item in _items(of, field) if item["name"] not in without]
     return worker

@@ -24,7 +24,7 @@ TERMINATION_MARGIN_SECONDS = 20
 """From the end of the drain to the kill: freeing GPU memory takes seconds."""
 STARTUP_PERIOD_SECONDS = 5
 GPU_RESOURCE = "nvidia.com/gpu"
-_PLUGIN_VOLUME = {"name": naming.PLUGIN_VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}
+PLUGIN_VOLUME = {"name": naming.PLUGIN_VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}
 
 
 def build(
@@ -67,21 +67,16 @@ def build(
     puller = cache.container(
         serving, container["image"], container["env"], container["volumeMounts"], _restricted(), drafter=drafter
     )
-    checks = preflight.container(
-        serving,
-        boot_table,
-        container,
-        cache.with_plugin(serving.spec, container["env"]),
-        cache.plugin_mounted(serving.spec, container["volumeMounts"]),
-        drafter=drafter,
-    )
+    checks = preflight.container(serving, boot_table, _overridden(container, engine), drafter=drafter)
     ours = [one for one in (checks, puller) if one]
     brings = engine.plugin.injection is PluginInjection.INIT_CONTAINER or (ours and _without_plugin(engine))
-    before = [_plugin_container(engine.plugin.image or defaults.plugin_image)] if brings else []
+    before = [plugin_container(engine.plugin.image or defaults.plugin_image)] if brings else []
     if before or ours:
         spec["initContainers"] = [*before, *ours]
     template = {"metadata": {"labels": naming.labels(name)}, "spec": spec}
     overridden = merge(template, engine.pod_template or {})
+    if preflight.waits_for_others(serving.spec):
+        _last(overridden["spec"], preflight.CONTAINER)
     # Whatever podTemplate says, and whatever variables an envFrom of its brings.
     fixed = naming.selector(name) | dict(labels or {})
     engine_container = {"name": CONTAINER, "env": [{"name": DEV_MODE, "value": "0"}]}
@@ -92,6 +87,19 @@ def build(
         for each in pinned["spec"].get(kind, []):
             each.setdefault("imagePullPolicy", pull_policy(each.get("image", "")))
     return pinned
+
+
+def _overridden(container: dict[str, Any], engine: Engine) -> dict[str, Any]:
+    """The engine's container as podTemplate leaves it."""
+    whole = merge({"spec": {"containers": [container]}}, engine.pod_template or {})
+    containers = (whole.get("spec") or {}).get("containers") or []
+    return next((one for one in containers if one.get("name") == CONTAINER), container)
+
+
+def _last(spec: dict[str, Any], name: str) -> None:
+    """Move an init container behind those of podTemplate."""
+    found = spec.get("initContainers", [])
+    spec["initContainers"] = sorted(found, key=lambda one: one.get("name") == name)
 
 
 def pull_policy(image: str) -> str:
@@ -140,7 +148,8 @@ def _without_plugin(engine: Engine) -> bool:
     return engine.plugin.injection is PluginInjection.NONE
 
 
-def _plugin_container(image: str) -> dict[str, Any]:
+def plugin_container(image: str) -> dict[str, Any]:
+    """The init container that brings the plugin into its volume."""
     return {
         "name": naming.PLUGIN_CONTAINER,
         "image": image,
@@ -175,21 +184,21 @@ def _volumes(
         pairs.append(_token_volume(serving, tokens))
     if spec.engine.plugin.injection is PluginInjection.INIT_CONTAINER:
         mount = {"name": naming.PLUGIN_VOLUME, "mountPath": naming.PLUGIN_DIRECTORY, "readOnly": True}
-        pairs.append((_PLUGIN_VOLUME, mount))
+        pairs.append((PLUGIN_VOLUME, mount))
     return pairs
 
 
 def _of_init_containers(spec: ServingSpec) -> list[dict[str, Any]]:
     """Volumes that the engine's container does not mount."""
     ours = spec.model.cache or spec.engine.preflight is not Preflight.DISABLED
-    return [_PLUGIN_VOLUME] if ours and _without_plugin(spec.engine) else []
+    return [PLUGIN_VOLUME] if ours and _without_plugin(spec.engine) else []
 
 
 def _token_volume(serving: SpeculativeServing, tokens: Tokens) -> tuple[dict[str, Any], dict[str, Any]]:
     """All keys of the Secret: the end of a key rotation drops `previous` there, and must restart nothing."""
     name = naming.child(serving.metadata.name, secret.suffix(tokens))
-    volume = {"name": "paceline-token", "secret": {"secretName": name, "defaultMode": 0o440}}
-    return volume, {"name": "paceline-token", "mountPath": naming.TOKEN_DIRECTORY, "readOnly": True}
+    volume = {"name": naming.TOKEN_VOLUME, "secret": {"secretName": name, "defaultMode": 0o440}}
+    return volume, {"name": naming.TOKEN_VOLUME, "mountPath": naming.TOKEN_DIRECTORY, "readOnly": True}
 
 
 def _probes(engine: Engine) -> dict[str, Any]:

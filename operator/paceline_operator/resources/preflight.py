@@ -12,16 +12,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline_engine.preflight.asked import Asked, Source
+from paceline_operator import naming
 from paceline_operator.api.engine import CudagraphMode, Device, Preflight
 from paceline_operator.api.runner import without_schedule
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.api.speculation import DraftSampleMethod
-from paceline_operator.resources import argv
+from paceline_operator.resources import argv, cache
 from paceline_operator.resources.source import resolve
 from paceline_operator.resources.substitution import literal
 
 CONTAINER = "paceline-preflight"
 WITHOUT_MACHINE = "--no-machine"
+SHARED = ("envFrom", "resources", "securityContext", "imagePullPolicy")
+"""Fields that are the engine container's as they are."""
 LONG_POSITIONS = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
@@ -95,30 +98,45 @@ def _number(arguments: Sequence[str], name: str) -> int | None:
     return None
 
 
+def _without(items: Sequence[Mapping[str, Any]], *names: str) -> list[Mapping[str, Any]]:
+    """It has no control port, so no token."""
+    return [item for item in items if item.get("name") not in names]
+
+
+def waits_for_others(spec: ServingSpec) -> bool:
+    """Whether a model is a path that an init container of podTemplate may fill: then it is looked at after that."""
+    draft = spec.speculation.draft
+    return any("://" not in source for source in (spec.model.source, *([draft.source] if draft else [])))
+
+
 def container(
     serving: SpeculativeServing,
     boot_table: Sequence[int],
     engine: Mapping[str, Any],
-    env: Sequence[Mapping[str, Any]],
-    mounts: Sequence[Mapping[str, Any]],
     *,
     drafter: bool = True,
 ) -> dict[str, Any] | None:
-    """It has the engine container's image, devices and limits; `env` and `mounts` bring the plugin besides. None where
-    it is not asked for."""
+    """`engine`: its container, podTemplate laid over it. The image, variables, mounts, devices and limits are the
+    same; the plugin comes besides. None where it is not asked for."""
     mode = serving.spec.engine.preflight
     if mode is Preflight.DISABLED:
         return None
     small = ["--tiny"] if mode is Preflight.TINY_MODEL else []
     text = asked(serving, boot_table, drafter=drafter).model_dump_json(by_alias=True, exclude_defaults=True)
-    return {
+    found = {
         "name": CONTAINER,
         "image": engine["image"],
         "command": ["python3", "-m", "paceline_engine.preflight"],
         "args": [literal(one) for one in (*small, "--asked", text)],
-        "env": copy.deepcopy(list(env)),
-        "resources": copy.deepcopy(engine["resources"]),
-        "securityContext": copy.deepcopy(engine["securityContext"]),
+        "env": _without(
+            cache.with_plugin(serving.spec, engine.get("env") or []),
+            naming.ENV_TOKEN_DIRECTORY,
+            naming.ENV_CONTROL_PORT,
+        ),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": copy.deepcopy(list(mounts)),
+        "volumeMounts": _without(
+            cache.plugin_mounted(serving.spec, engine.get("volumeMounts") or []), naming.TOKEN_VOLUME
+        ),
+        **{field: engine[field] for field in SHARED if field in engine},
     }
+    return copy.deepcopy(found)

@@ -95,6 +95,8 @@ def _judged(s: Situation, memory: RolloutStatus, canary: CanaryStatus) -> Decisi
     pod, limits = s.pod, s.rollout.canary
     if pod is not None and pod.crash:
         return _failed(s, memory, Reason.CRASH_LOOP, f"the canary crashed: {pod.crash}")
+    if pod is not None and pod.refused:
+        return _failed(s, memory, Reason.CHECK_FAILED, f"preflight of the canary failed: {pod.refused}")
     if s.judgement.good is False:
         return _failed(s, memory, s.judgement.reason, s.judgement.message)
     if s.replicas == 0:
@@ -183,7 +185,8 @@ def _watched(s: Situation, memory: RolloutStatus, canary: CanaryStatus) -> Decis
     """The canary runs beside the others, or in the place of one."""
     assert s.stable is not None
     memory = _at(s, memory.model_copy(update={"canary": canary}), Phase.CANARY)
-    verdicts = tell.verdicts(s, memory, Reason.CANARY_STARTED, s.judgement.message)
+    what = f"it cannot start yet: {s.pod.stuck}" if s.pod and s.pod.stuck else s.judgement.message
+    verdicts = tell.verdicts(s, memory, Reason.CANARY_STARTED, what)
     stable = Ask(s.stable.revision, _replicas(s, canary.in_place))
     return Decision(stable, Ask(s.wanted.name, 1), memory, verdicts, (), LOOK_SECONDS)
 

@@ -40,6 +40,8 @@ class CanaryPod:
     """The scheduler finds no node for it, since then."""
     crash: str = ""
     """How its container ended, where it did."""
+    refused: str = ""
+    """What its preflight found, where that keeps it from starting."""
     stuck: str = ""
     """Why a container cannot even start: an image that is not there, a missing Secret, an init container that fails."""
 
