@@ -195,7 +195,7 @@ def check(seen: dict[str, list[float]]) -> None:
 
 async def test_hours_of_passes_leave_nothing_behind(world: World) -> None:
     soak = Soak(world)
-    await soak.run(16 * CYCLE)
+    await soak.run(24 * CYCLE)
     check(soak.seen)
 
 
