@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from tests.harness.controlplane import ControlPlane
-
-WRITES = ("create", "update", "patch", "delete", "deletecollection")
+from tests.harness.leaks import WRITES
 
 
 @dataclass(frozen=True)
@@ -49,11 +47,6 @@ class AuditedPlane(ControlPlane):
 
     reads: bool = False
 
-    @property
-    def audit_log(self) -> Path:
-        """A JSON object a line."""
-        return self.folder / "audit.log"
-
     def writes(self, account: str) -> list[Write]:
         """Of one service account (`namespace:name`), in order."""
         found = [_write(json.loads(line)) for line in self.audit_log.read_text().splitlines()]
@@ -80,23 +73,13 @@ class AuditedPlane(ControlPlane):
             used |= {right, (*right[:2], "create")} if (right[2], code) == ("patch", 201) else {right}
         return used, refused
 
-    def _apiserver(self, etcd_url: str) -> list[str | Path]:
-        policy = self.folder / "audit-policy.yaml"
-        content = {
-            "apiVersion": "audit.k8s.io/v1",
-            "kind": "Policy",
-            "omitStages": ["RequestReceived"],
-            "omitManagedFields": True,
-            "rules": [
-                {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
-                {"level": "RequestResponse", "verbs": list(WRITES), "userGroups": ["system:serviceaccounts"]},
-                *([{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}] if self.reads else []),
-                {"level": "None"},
-            ],
-        }
-        policy.write_text(json.dumps(content))
-        audit = (f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}", "--audit-log-mode=blocking")
-        return [*super()._apiserver(etcd_url), *audit]
+    def audit_rules(self) -> list[dict[str, Any]]:
+        return [
+            {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+            {"level": "RequestResponse", "verbs": list(WRITES), "userGroups": ["system:serviceaccounts"]},
+            *([{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}] if self.reads else []),
+            {"level": "None"},
+        ]
 
 
 def _write(entry: dict[str, Any]) -> Write:

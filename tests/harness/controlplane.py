@@ -11,12 +11,14 @@ import urllib.request
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from kubernetes import client, config
 
 from hack.kubernetes.build import find
 from tests.harness.certs import Authority, key_pair
 from tests.harness.kubectl import Kubectl
+from tests.harness.leaks import AUDIT_LOG, audit_rules, leaks
 from tests.harness.ports import free_ports
 from tests.harness.processes import Daemon, wait_until
 
@@ -39,7 +41,8 @@ class User:
 class ControlPlane:
     """A control plane below `folder`: start(), stop(); logs stay in `logs_dir`.
 
-    A node's has another `address`, which its pods can reach.
+    A node's has another `address`, which its pods can reach. Whatever operators wrote and every log is looked through
+    at its end: tokens and keys must not be told anywhere.
     """
 
     folder: Path
@@ -94,11 +97,29 @@ class ControlPlane:
         for daemon in reversed(self.daemons):
             # Nothing is kept, so nothing has to be finished.
             daemon.stop(grace_seconds=0)
+        keys = self._master_keys()
         self.daemons.clear()
         if "api" in self.__dict__:
             self.api.close()
             del self.api
         shutil.rmtree(self.data, ignore_errors=True)
+        found = leaks(self.folder, keys)
+        assert not found, f"tokens or keys are told: {found[:5]}"
+
+    def _master_keys(self) -> list[str]:
+        """Of the operators that were started here."""
+        settings = [argument for daemon in self.daemons for argument in daemon.command if isinstance(argument, str)]
+        files = {Path(text.partition("=")[2]) for text in settings if text.startswith("PACELINE_MASTER_KEY_FILE=")}
+        return [key for file in files if file.exists() for key in file.read_text().split()]
+
+    @property
+    def audit_log(self) -> Path:
+        """A JSON object a line."""
+        return self.folder / AUDIT_LOG
+
+    def audit_rules(self) -> list[dict[str, Any]]:
+        """What of all requests is noted there."""
+        return audit_rules()
 
     @property
     def pki(self) -> Path:
@@ -185,6 +206,9 @@ class ControlPlane:
         certificate, key = self.authority.serving("kube-apiserver", [self.address, self.service_address], SERVER_NAMES)
         kubelet_certificate, kubelet_key = self.authority.client("kube-apiserver-kubelet", group="system:masters")
         front_certificate, front_key = self.authority.client(FRONT_PROXY, group="test")
+        policy = self.folder / "audit-policy.yaml"
+        content = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": self.audit_rules()}
+        policy.write_text(json.dumps({**content, "omitStages": ["RequestReceived"], "omitManagedFields": True}))
         return [
             *("--etcd-servers", etcd_url, "--bind-address", self.address, "--advertise-address", self.address),
             *("--secure-port", str(self.port), "--tls-cert-file", certificate, "--tls-private-key-file", key),
@@ -201,6 +225,7 @@ class ControlPlane:
             *("--requestheader-allowed-names", FRONT_PROXY, "--requestheader-username-headers", "X-Remote-User"),
             *("--requestheader-group-headers", "X-Remote-Group"),
             *("--requestheader-extra-headers-prefix", "X-Remote-Extra-"),
+            *(f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}", "--audit-log-mode=blocking"),
         ]
 
     def _controller_manager(self) -> list[str | Path]:

@@ -1,0 +1,101 @@
+"""Do tokens or keys show up where people look? What operators wrote into a cluster, and every log below its folder.
+
+The API server's audit log has each write of a service account as it was sent: events, statuses, records of incidents
+and everything else, also of objects that are gone. Tokens are known from the Secrets that were written.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+AUDIT_LOG = "audit.log"
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+HEX_TOKEN = re.compile(r"(?=([0-9a-f]{64}))")
+ENCODED_TOKEN = re.compile(r"(?=([A-Za-z0-9+/]{86}==))")
+"""A token, in base64."""
+LONG_ENOUGH = 20
+"""Shorter ones would be found by chance."""
+AROUND = 60
+
+
+def audit_rules() -> list[dict[str, Any]]:
+    """What the API server notes: whatever service accounts write, but for its own controllers'."""
+    return [
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Request", "verbs": list(WRITES), "userGroups": ["system:serviceaccounts"]},
+        {"level": "None"},
+    ]
+
+
+def leaks(folder: Path, keys: Iterable[str] = ()) -> list[str]:
+    """Where below a cluster's folder, and around what, a token or one of `keys` (master keys) is told."""
+    tokens, long = written_tokens(folder), {key for key in (*keys, *credentials(folder)) if len(key) >= LONG_ENOUGH}
+    found = []
+    for where, line in told(folder):
+        at = next(iter(_places(line, tokens, long)), None)
+        if at is not None:
+            found.append(f"{where}: ...{line[max(0, at - AROUND) : at]}<the secret>")
+    return found
+
+
+def written_tokens(folder: Path) -> set[str]:
+    """What the Secrets held that operators wrote, plain and in base64."""
+    found: set[str] = set()
+    for entry in _entries(folder):
+        if entry["objectRef"]["resource"] == "secrets":
+            for text in ((entry.get("requestObject") or {}).get("data") or {}).values():
+                try:
+                    found |= {text, base64.b64decode(text, validate=True).decode()}
+                except (binascii.Error, ValueError):
+                    continue
+    return {token for token in found if len(token) >= LONG_ENOUGH}
+
+
+def credentials(folder: Path) -> set[str]:
+    """Bearer tokens of the users that kubeconfigs of this cluster are for."""
+    users = [
+        user for path in (folder / "pki").glob("*.kubeconfig") for user in yaml.safe_load(path.read_text())["users"]
+    ]
+    return {user["user"]["token"] for user in users if "token" in user["user"]}
+
+
+def told(folder: Path) -> Iterator[tuple[str, str]]:
+    """(where, text) of everything that people can read."""
+    for entry in _entries(folder):
+        where = entry["objectRef"]
+        if where["resource"] != "secrets":
+            what = "/".join(filter(None, (where["resource"], where.get("subresource"), where.get("name"))))
+            yield f"{entry['verb']} {what}", json.dumps(entry.get("requestObject"))
+    for path in sorted((folder / "logs").rglob("*.log")):
+        with path.open(errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                yield f"{path.name}:{number}", line
+
+
+def _entries(folder: Path) -> Iterator[dict[str, Any]]:
+    path = folder / AUDIT_LOG
+    if path.exists():
+        with path.open(errors="replace") as file:
+            for line in file:
+                if line.endswith("}\n"):  # the API server may be killed in the middle of one
+                    entry: dict[str, Any] = json.loads(line)
+                    if entry.get("objectRef", {}).get("resource"):
+                        yield entry
+
+
+def _places(text: str, tokens: set[str], long: set[str]) -> Iterator[int]:
+    for pattern in (HEX_TOKEN, ENCODED_TOKEN):
+        for match in pattern.finditer(text):
+            if match.group(1) in tokens:
+                yield match.start(1)
+    for secret in long:
+        if (at := text.find(secret)) >= 0:
+            yield at
