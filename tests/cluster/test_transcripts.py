@@ -11,17 +11,20 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from paceline_engine.protocol import Identity
 from paceline_operator import act, naming, told
 from paceline_operator.api.conditions import Condition, ConditionType, Reason
 from paceline_operator.api.learned import ProfileKey
 from paceline_operator.api.status import ServingStatus
+from paceline_operator.cli.app import app
 from paceline_operator.clients.kube import Kube
 from paceline_operator.profiling import learn
 from paceline_operator.profiling.key import key_of
@@ -32,11 +35,14 @@ from paceline_operator.safety.incident import Incident
 from paceline_operator.tuning.model import Engine
 from paceline_operator.tuning.state import TunerState
 from paceline_operator.verdicts import Verdict, merge
-from tests.cluster.operators import Place
+from tests.cluster.operators import KEY, Place
 from tests.cluster.shell import Shell
+from tests.cluster.test_experiment_apply import BETTER, STEADY, WIDE
 from tests.harness.controlplane import ControlPlane
+from tests.harness.objects import EXPERIMENT, thing
 from tests.servings import serving
 from tests.unit.simulated import Loop, grid, spec, workload
+from tests.unit.test_experiment_run import variants
 
 pytestmark = pytest.mark.cluster
 
@@ -111,15 +117,29 @@ def identified(loop: Loop) -> Engine:
     return Engine(POD, state.model_copy(update={"capabilities": able, "engine_version": "0.33.0"}))
 
 
-class Book:
-    """Runs verbs and keeps what they print."""
+def measured(folder: Path, serving: Mapping[str, object]) -> None:
+    """Results of an experiment whose winner is `wide`, as a run leaves them."""
+    folder.mkdir()
+    for one in variants(**STEADY, wide=BETTER):
+        (folder / f"{one.variant}.json").write_text(one.model_dump_json(), encoding="utf-8")
+    experiment = thing(EXPERIMENT, {"servingRef": {"name": "code"}, "variants": [WIDE]}, "which")
+    (folder / "experiment.yaml").write_text(yaml.safe_dump_all([serving, experiment]), encoding="utf-8")
 
-    def __init__(self, shell: Shell, namespace: str) -> None:
-        self.shell, self.namespace = shell, namespace
+
+class Book:
+    """Runs verbs and keeps what they print. In this process: fifty starts of Python would be most of the time."""
+
+    def __init__(self, place: Place, renamed: Mapping[str, str]) -> None:
+        """`renamed`: names that change with the code -> those on the page."""
+        self.place, self.namespace, self.renamed = place, place.namespace, renamed
         self.sections: dict[str, list[str]] = {}
 
     def __call__(self, section: str, line: str, status: int = 0) -> str:
-        said = self.shell(*shlex.split(line)[1:], status=status, more={"COLUMNS": "110"})
+        given = {"COLUMNS": "110", "TERM": "dumb"}
+        result = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="paceline", env=given)
+        assert result.exit_code == status, result.output + repr(result.exception)
+        assert "\x1b" not in result.output, "no colours in a pipe"
+        said = result.stdout + (result.stderr if status else "")
         ends = "" if status == 0 else f"\n# exit status {status}"
         rows = [row.rstrip() for row in self.clean(said).rstrip().splitlines()]
         if section == "doctor":  # the cluster is that of other tests, too: their servings and kinds set widths and rows
@@ -136,6 +156,10 @@ class Book:
         text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UID", text)
         text = re.sub(r"https://127\.0\.0\.1:\d+", "https://cluster.example:6443", text)
         text = re.sub(r"version 1\.\d+", "version 1.34", text)
+        for name, shown in self.renamed.items():
+            text = text.replace(name, shown)
+        listed = ", ".join(sorted(self.renamed.values()))
+        text = text.replace(", ".join(sorted(self.renamed.values(), reverse=True)), listed)  # listed by their own names
         return text.replace(version("paceline"), "VERSION")
 
     def page(self) -> str:
@@ -146,8 +170,13 @@ class Book:
 
 
 @pytest.fixture
-def book(crds: ControlPlane, namespace: str, tmp_path: Path) -> Book:
+def book(crds: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
     """Of a namespace with the serving `chat`, tuned, and the templates that its pods ran."""
+    monkeypatch.chdir(tmp_path)
+    kubeconfig = str(Shell(crds, namespace, tmp_path).kubeconfig)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", kubeconfig)
+    monkeypatch.setenv("PACELINE_MASTER_KEY_FILE", str(tmp_path / "key"))
+    (tmp_path / "key").write_text(KEY)
     place = Place(crds, namespace)
     place.serve("chat", speculation=SPEECH)
     raw = place.get(naming.KIND_SERVING, "chat") or {}
@@ -171,7 +200,7 @@ def book(crds: ControlPlane, namespace: str, tmp_path: Path) -> Book:
             await act.write_status(kube, raw, status.model_copy(update={"rollout": rollout}))
 
     asyncio.run(write())
-    return Book(Shell(crds, namespace, tmp_path), namespace)
+    return Book(place, dict(zip((one.name for one in stored), ("chat-1111111111", "chat-2222222222"), strict=True)))
 
 
 def test_the_page_is_what_the_verbs_print(book: Book, tmp_path: Path) -> None:
@@ -224,7 +253,19 @@ def test_the_page_is_what_the_verbs_print(book: Book, tmp_path: Path) -> None:
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "experiment.yaml").write_text(yaml.safe_dump_all(begun))
     book("experiment watch", "paceline experiment watch begun")
+    book.place.serve("code")
+    code = {"apiVersion": naming.API_VERSION, **(book.place.get(naming.KIND_SERVING, "code") or {})}
+    measured(tmp_path / "measured", {field: code[field] for field in ("apiVersion", "kind", "metadata", "spec")})
+    book("experiment apply", "paceline experiment apply measured --dry-run")
+    book("experiment apply", "paceline experiment apply measured")
+    book("experiment apply", "paceline experiment apply measured")
+    book("experiment template", "paceline experiment template")
+    book("record", "paceline record chat -o recorded.jsonl --duration 1")
+    book("record", "paceline record ghost -o recorded.jsonl", status=2)
+    assert (tmp_path / "recorded.jsonl").read_text(encoding="utf-8").count("\n") == 2
+    book("version", "paceline version")
     book("help", "paceline --help")
+    book("help", "paceline local --help")
     book("help", "paceline profile import --help")
 
     page = book.page()
