@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from paceline_operator import act, children, engines, events, naming, observe, safeguard, scale, verdicts
+from paceline_operator import act, children, engines, events, naming, observe, safeguard, scale, unaccepted, verdicts
 from paceline_operator.acceptance import accept
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.serving import SpeculativeServing
@@ -104,6 +104,8 @@ class ServingPass:
         else:
             if suspended and serving is not None:
                 await safeguard.look(hands, memory, draft, serving, look, (), (), acts=False)
+            elif not suspended and after is None:
+                after = await unaccepted.judged(hands, memory, draft, look)
             memory.sightings, memory.tuned = {}, None  # whoever is looked after again is told of at once
             ENGINES.put((self._namespace, self._name), {})
             reason = Reason.SUSPENDED if suspended else Reason.NOT_ACCEPTED

@@ -100,9 +100,10 @@ def progressing(replicas: int, workload: Raw | None) -> Verdict:
 
 
 def unjudged(accepted: Verdict) -> Verdict:
-    """Progressing while a canary serves and nothing is done about it: the spec is suspended or was not accepted."""
+    """Progressing while a canary serves that cannot be promoted: the spec is suspended or was not accepted."""
     why = "spec.suspend is true" if accepted.status else f"the spec is not accepted ({accepted.reason.value})"
-    text = f"A canary serves and is neither judged nor taken back while {why}; the other pods keep their template"
+    what = "is neither judged nor taken back" if accepted.status else "is taken back if it is bad, and not promoted"
+    text = f"A canary serves and {what} while {why}; the other pods keep their template"
     return Verdict(ConditionType.PROGRESSING, True, Reason.CANARY_UNJUDGED, text)
 
 

@@ -25,7 +25,8 @@ vLLM pods* under a real kubelet (vLLM on a CPU, two cores that other work shares
 own control port. Seconds are from the fault to the event about it, in steps of half a second, and they are the machine's: what
 counts is the order. *Failures beside* are failed requests of a closed-loop load on another pod that was healthy, over the time of
 the fault; requests that ran in the pod that was broken, and those that its Service sent there until the kubelet said that it is
-not ready, are not in it.
+not ready, are not in it. [Preflight](preflight.md), which finds damaged models before an engine starts, is off but in the row that
+names it.
 
 | fault | made by | seconds to the event | what is done | condition | event | failures beside | on |
 |---|---|---|---|---|---|---|---|
@@ -42,7 +43,8 @@ FAULTS = {
     "corrupted weights": "a canary whose model.safetensors is cut off",
     "wrong tokenizer": "a canary whose tokenizer.json is no tokenizer",
     "draft of another vocabulary": "a canary with a draft model of another vocabulary",
-    "control token Secret missing": "the Secret is deleted, and a pod comes that mounts it",
+    "the same, with preflight": "a canary with that draft and engine.preflight Checks, as it is by default",
+    "control token Secret missing": "the Secret is deleted, and a pod comes that mounts it, on a node where no other pod does",
     "model token Secret missing": "a canary that names a Secret that is not there",
     "port taken": "a canary in which another container listens on the serving port",
     "clock jump of an hour": "the operator's wall clock goes an hour ahead, then two back",

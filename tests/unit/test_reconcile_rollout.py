@@ -56,10 +56,11 @@ async def test_a_good_canary_is_promoted_and_every_object_is_written_once(stage:
     stage.apply(AFTER)
     await stage.go()
     assert stage.writes() == [
+        ("STATUS", naming.KIND_SERVING),
         ("APPLY", "ControllerRevision"),
         ("APPLY", "Deployment"),
         ("STATUS", naming.KIND_SERVING),
-    ]
+    ], "what is begun is remembered first"
     assert (stage.revision(), stage.revision("demo-canary") != old) == (old, True)
     assert stage.condition("Progressing") == ("True", "CanaryStarted")
     assert FIELD in stage.message("Progressing")
@@ -75,6 +76,24 @@ async def test_a_good_canary_is_promoted_and_every_object_is_written_once(stage:
     stage.writes()
     await stage.go(3)
     assert stage.changed() == []
+
+
+async def test_a_step_is_told_and_remembered_before_it_is_taken(stage: Stage) -> None:
+    stage.kube.refuse["STATUS", naming.KIND_SERVING] = UnavailableError(500, "InternalError", "")
+    stage.apply(AFTER)
+    with pytest.raises(UnavailableError):
+        await stage.go()
+    assert list(stage.deployments()) == ["demo"], "not taken where it cannot be remembered"
+    stage.kube.refuse.clear()
+    stage.kube.refuse["APPLY", "Deployment"] = UnavailableError(500, "InternalError", "")
+    with pytest.raises(UnavailableError):
+        await stage.go()
+    assert stage.status["rollout"]["phase"] == "Canary"
+    assert len(stage.events("CanaryStarted")) == 1
+    stage.kube.refuse.clear()
+    stage.restart()
+    await stage.until("Steady")
+    assert stage.status["rollout"]["fields"] == [FIELD]
 
 
 async def test_somebody_else_s_object_in_the_canary_s_place_blocks_the_rollout_and_nothing_else(stage: Stage) -> None:
@@ -373,19 +392,69 @@ async def test_a_stored_spec_that_is_none_replaces_no_pod_and_ends_no_pass(stage
     assert stage.revision() == old
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [({"engine": {"extraArgs": ["first"]}}, "not accepted (InvalidSpec)"), ({"suspend": True}, "spec.suspend")],
-)
-async def test_a_canary_that_nobody_judges_is_said(stage: Stage, change: Object, why: str) -> None:
+REFUSED = {**AFTER, "engine": {"extraArgs": ["first"]}}
+
+
+async def test_a_bad_canary_is_taken_back_while_the_spec_is_not_accepted(stage: Stage) -> None:
+    old, stage.bad = stage.revision(), True
+    stage.apply(AFTER)
+    await stage.until("Canary")
+    stage.apply(REFUSED)
+    for number in range(40):
+        await stage.go(kill=number in (2, 15))
+        if "demo-canary" not in stage.deployments():
+            break
+    assert (list(stage.deployments()), stage.revision()) == (["demo"], old)
+    assert stage.condition("RolledBack")[0] == "True"
+    assert stage.condition("Accepted") == ("False", "InvalidSpec")
+    assert len(stage.events(stage.condition("RolledBack")[1])) == 1
+    await stage.go()
+    stage.writes()
+    await stage.go(3)
+    assert stage.changed() == []
+    stage.apply(AFTER)
+    await stage.go(3)
+    assert stage.condition("RolledBack")[0] == "True", "the same again is not tried again"
+    assert list(stage.deployments()) == ["demo"]
+
+
+async def test_a_good_canary_is_not_promoted_while_the_spec_is_not_accepted(stage: Stage) -> None:
+    old = stage.revision()
+    stage.apply(AFTER)
+    await stage.until("Canary")
+    stage.apply(REFUSED)
+    await stage.go(100)
+    assert stage.condition("Progressing") == ("True", "CanaryUnjudged")
+    assert "not accepted (InvalidSpec)" in stage.message("Progressing")
+    assert (sorted(stage.deployments()), stage.revision()) == (["demo", "demo-canary"], old)
+    stage.apply(AFTER)
+    await stage.go(100)
+    assert stage.revision() != old
+
+
+@pytest.mark.parametrize("rollout", [{"canary": {"observeSeconds": "x"}}, 7, {}])
+async def test_what_is_wrong_elsewhere_in_the_spec_does_not_keep_a_crashed_canary(stage: Stage, rollout: Any) -> None:
+    stage.apply(AFTER)
+    await stage.until("Canary")
+    await stage.go(2)
+    (pod,) = stage.pods("canary")
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z"}}
+    pod["status"]["containerStatuses"] = [{"name": "engine", "restartCount": 1, "state": {}, "lastState": ended}]
+    stage.apply({**REFUSED, "rollout": rollout})
+    await stage.go(4)
+    assert list(stage.deployments()) == ["demo"]
+    assert stage.condition("RolledBack") == ("True", "CrashLoop")
+
+
+async def test_a_canary_that_nobody_judges_is_said(stage: Stage) -> None:
     stage.bad = True
     stage.apply(AFTER)
     await stage.until("Canary")
     await stage.go(2)
-    stage.apply({**AFTER, **change})
+    stage.apply({**AFTER, "suspend": True})
     await stage.go(2)
     assert stage.condition("Progressing") == ("True", "CanaryUnjudged")
-    assert why in stage.message("Progressing")
+    assert "spec.suspend" in stage.message("Progressing")
     stage.writes()
     await stage.go(2)
     assert stage.changed() == []

@@ -183,7 +183,7 @@ def test_replicas_of_any_spec(replicas: Any) -> None:
 def test_many_conditions_of_others_give_way_to_ours() -> None:
     foreign = [
         Condition(type=f"Other{i}", status="True", reason="New", last_transition_time="2026-01-01T00:00:00Z")
-        for i in range(20)
+        for i in range(30)
     ]
     ours = _verdict(ConditionType.READY, True, Reason.REPLICAS_READY)
     merged = verdicts.merge(foreign, [ours], 1, "2026-01-02T00:00:00Z")
