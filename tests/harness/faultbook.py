@@ -44,7 +44,7 @@ FAULTS = {
     "wrong tokenizer": "a canary whose tokenizer.json is no tokenizer",
     "draft of another vocabulary": "a canary with a draft model of another vocabulary",
     "the same, with preflight": "a canary with that draft and engine.preflight Checks, as it is by default",
-    "control token Secret missing": "the Secret is deleted, and a pod comes that mounts it, on a node where no other pod does",
+    "control token Secret missing": "it is deleted, and a pod comes to mount it where no other pod of the node does",
     "model token Secret missing": "a canary that names a Secret that is not there",
     "port taken": "a canary in which another container listens on the serving port",
     "clock jump of an hour": "the operator's wall clock goes an hour ahead, then two back",
