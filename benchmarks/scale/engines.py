@@ -93,7 +93,13 @@ class Engine:
         if token not in self.tokens:
             return 401, b'{"reason":"Unauthorized","message":"not the token"}'
         if (method, path) == ("GET", "/state"):
-            return 200, self._state % (self.now(), self._in_force())
+            state = self._state % (self.now(), self._in_force())
+            cursor = parse_qs(query, keep_blank_values=True).get("samples")
+            if cursor is None:
+                return 200, state
+            self.asked.append(time.monotonic())
+            samples = GARBAGE if self.lies else self._samples(cursor[0]).encode()
+            return 200, state[:-1] + b',"samples":' + samples + b"}"
         if (method, path) == ("GET", "/samples"):
             self.asked.append(time.monotonic())
             return 200, GARBAGE if self.lies else self._samples(parse_qs(query).get("cursor", [""])[0]).encode()

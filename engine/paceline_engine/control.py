@@ -2,7 +2,8 @@
 
 Not trusted with anything: every request needs the token, reads a bounded body in bounded time, and whatever it holds,
 the answer is a status and a text. It shares the process with the step loop, so it also holds few threads and little
-memory. `GET /state`, `PUT /policy`, `GET /samples?cursor=`; the meaning is in backend.py.
+memory. `GET /state`, `PUT /policy`, `GET /samples?cursor=`, and `GET /state?samples=` for both in one answer; the
+meaning is in backend.py.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from paceline_engine.protocol import (
     TOKEN_FILE_CURRENT,
     TOKEN_FILE_PREVIOUS,
     ProtocolError,
+    Reading,
     Wire,
 )
 
@@ -193,9 +195,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _get(self, path: str, query: str) -> Wire:
         if path == "/state":
-            return self.server.backend.state()
+            cursor, state = _asked(query, "samples"), self.server.backend.state()
+            if cursor is None:
+                return state
+            return Reading.model_construct(**dict(state), samples=self.server.backend.samples(cursor or None))
         if path == "/samples":
-            return self.server.backend.samples(_cursor(query))
+            return self.server.backend.samples(_asked(query, "cursor"))
         raise _not_found(path)
 
     def _put(self, path: str, _query: str) -> Wire:
@@ -279,9 +284,9 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug("Paceline: control port: %s", format % args)
 
 
-def _cursor(query: str) -> str | None:
+def _asked(query: str, name: str) -> str | None:
     try:
-        return parse_qs(query, max_num_fields=8).get("cursor", [None])[0]
+        return parse_qs(query, keep_blank_values=True, max_num_fields=8).get(name, [None])[0]
     except ValueError as error:
         raise Refusal(400, "Malformed", f"the query cannot be read: {error}"[:200]) from None
 

@@ -372,6 +372,13 @@ class Samples(Wire):
     gauges: Gauges
 
 
+class Reading(State):
+    """Answer of `GET /state?samples=CURSOR`: both in one exchange."""
+
+    samples: Samples | None = None
+    """None in the answer of a plugin that knows `/samples` alone."""
+
+
 def expand(rows: Sequence[tuple[int, int]], max_num_seqs: int) -> tuple[int, ...]:
     """Dense table of max_num_seqs + 1 entries from rows (from_requests ascending, first 1, k).
 

@@ -39,7 +39,10 @@ async def test_an_answering_engine_is_read_with_token_and_cursor() -> None:
     answer = await observe(httpx.MockTransport(handle))
     assert (answer.name, answer.state, answer.samples, answer.failure) == ("pod-0", STATE, SAMPLES, None)
     assert [request.headers["authorization"] for request in seen] == [f"Bearer {TOKEN}"] * 2
-    assert [str(request.url) for request in seen] == [f"{CONTROL}/state", f"{CONTROL}/samples?cursor=b1%3A6"]
+    assert [str(request.url) for request in seen] == [
+        f"{CONTROL}/state?samples=b1%3A6",
+        f"{CONTROL}/samples?cursor=b1%3A6",
+    ]
 
 
 @pytest.mark.parametrize("cursor", [None, ""])
@@ -51,7 +54,7 @@ async def test_without_a_cursor_everything_since_boot_is_asked_for(cursor: str |
         return ok(STATE if request.url.path == "/state" else SAMPLES)
 
     await observe(httpx.MockTransport(handle), cursor)
-    assert seen[1] == f"{CONTROL}/samples"
+    assert seen == [f"{CONTROL}/state?samples=", f"{CONTROL}/samples"]
 
 
 @pytest.mark.parametrize(

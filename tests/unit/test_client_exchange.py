@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -53,10 +54,10 @@ async def listening(peer: Peer) -> AsyncIterator[str]:
         await asyncio.gather(*(task for task in peer.tasks if task))
 
 
-async def body_of(url: str, **how: bool) -> bytes:
+async def body_of(url: str) -> bytes:
     exchanges = Exchanges()
     try:
-        async with exchanges.stream("GET", url, **how) as response:
+        async with exchanges.stream("GET", url) as response:
             return b"".join([chunk async for chunk in response.aiter_raw()])
     finally:
         await exchanges.aclose()
@@ -114,24 +115,25 @@ async def test_a_body_that_is_not_read_to_its_end_ends_the_connection() -> None:
     async with listening(peer) as url:
         exchanges = Exchanges()
         for _ in range(2):
-            async with exchanges.stream("GET", url, last=False) as response:
+            async with exchanges.stream("GET", url) as response:
                 assert response.status_code == 200
         await exchanges.aclose()
     assert len(peer.connections) == 2
 
 
-async def test_an_engine_is_read_over_one_connection_that_ends_with_the_reading() -> None:
+@pytest.mark.parametrize("old", [False, True], ids=["in one answer", "a plugin without it"])
+async def test_an_engine_is_read_in_one_exchange_where_its_plugin_can(old: bool) -> None:
     def answer(head: bytes) -> bytes:
-        model = STATE if head.startswith(b"GET /state") else SAMPLES
-        body = model.model_dump_json(by_alias=True).encode()
+        model = SAMPLES if head.startswith(b"GET /samples") else STATE
+        told = model.model_dump(mode="json", by_alias=True)
+        if not old:
+            told["samples"] = SAMPLES.model_dump(mode="json", by_alias=True)
+        body = json.dumps(told).encode()
         return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 
     peer = Peer(answer, keeps=True)
     async with listening(peer) as url, EngineClient() as client:
-        for _ in range(2):
-            found = await client.observe_engine("pod-0", url, url, TOKEN, None)
-            assert found.failure is None, found.failure_message
-    assert [[head.split()[1] for head in connection] for connection in peer.connections] == [
-        [b"/state", b"/samples"],
-        [b"/state", b"/samples"],
-    ]
+        found = await client.observe_engine("pod-0", url, url, TOKEN, "b1:6")
+    assert (found.state, found.samples, found.failure_message) == (STATE, SAMPLES, "")
+    asked = [[head.split()[1] for head in connection] for connection in peer.connections]
+    assert asked == [[b"/state?samples=b1:6"], *([[b"/samples?cursor=b1:6"]] if old else [])]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from paceline_engine.control import MAX_CONNECTIONS, ControlServer, TokenFiles, TokenMissing
 from paceline_engine.limits import MAX_PEERS, PEER_BURST, PEER_RATE, TOTAL_BURST, TOTAL_RATE, Limiter, TooMany
-from paceline_engine.protocol import MAX_BODY_BYTES, PolicyAck, ProtocolError, Samples, State
+from paceline_engine.protocol import MAX_BODY_BYTES, PolicyAck, ProtocolError, Reading, Samples, State
 from tests.unit.engine_parts import AUTH, BOOT, TOKEN, Parts, ask, exchange, serving
 
 POLICY = json.dumps({"generation": 1, "table": [0, 5, 3, 1, 1]})
@@ -40,6 +40,10 @@ def test_the_three_requests(shared: tuple[Parts, ControlServer]) -> None:
         assert (status, samples.reset) == (200, True)
         status, answer = ask(server.port, f"GET /samples?cursor={samples.cursor}&x=1")
         assert (status, answer["reset"]) == (200, False)
+        for cursor, reset in (("", True), (samples.cursor, False)):
+            status, answer = ask(server.port, f"GET /state?samples={cursor}")
+            both = Reading.model_validate(answer)
+            assert (status, both.boot_id, both.samples and both.samples.reset) == (200, samples.boot_id, reset)
 
 
 @pytest.mark.parametrize(

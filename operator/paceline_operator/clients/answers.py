@@ -54,17 +54,37 @@ def parse_as(model: type[_W], body: bytes, url: str) -> _W:
     """The protocol's `model` in `body`. Raises Refused where it is not that."""
     try:
         # Not model_validate_json, which copies all of the body for each field that is missing in it.
-        return model.model_validate(from_json(body))
+        found = from_json(body)
+    except (ValueError, RecursionError) as error:
+        raise _no_json(url, error) from None
+    return _valid(model, found, url)
+
+
+def _no_json(url: str, error: Exception) -> Refused:
+    return Refused(EngineFailure(Reason.MALFORMED_ANSWER, f"{url} answered no JSON: {clip(error)}"))
+
+
+def _valid(model: type[_W], found: object, url: str) -> _W:
+    try:
+        return model.model_validate(found)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise Refused(
-            EngineFailure(
-                Reason.MALFORMED_ANSWER, f"{url} answered what is not the protocol: {where}: {clip(first['msg'])}"
-            )
-        ) from None
+        text = f"{url} answered what is not the protocol: {where}: {clip(first['msg'])}"
+        raise Refused(EngineFailure(Reason.MALFORMED_ANSWER, text)) from None
     except (ValueError, RecursionError) as error:
-        raise Refused(EngineFailure(Reason.MALFORMED_ANSWER, f"{url} answered no JSON: {clip(error)}")) from None
+        raise _no_json(url, error) from None
+
+
+def parse_reading(body: bytes, url: str) -> tuple[State, Samples | None]:
+    """State, and the samples in the same answer where the plugin puts them there. Raises Refused."""
+    try:
+        found = from_json(body)
+    except (ValueError, RecursionError) as error:
+        raise _no_json(url, error) from None
+    samples = found.pop("samples", None) if isinstance(found, dict) else None
+    state = _valid(State, found, url)
+    return state, None if samples is None else _valid(Samples, samples, url)
 
 
 def refusal(status: int, body: bytes, url: str) -> EngineFailure:

@@ -14,10 +14,19 @@ from typing import Self, TypeVar
 
 import httpx
 
-from paceline_engine.protocol import Policy, PolicyAck, Samples, State, Wire
+from paceline_engine.protocol import Policy, PolicyAck, Samples, Wire
 from paceline_engine.pull.report import PATH, Report
 from paceline_operator.api.conditions import Reason
-from paceline_operator.clients.answers import EngineFailure, Refused, clip, implausible, parse_as, parse_series, refusal
+from paceline_operator.clients.answers import (
+    EngineFailure,
+    Refused,
+    clip,
+    implausible,
+    parse_as,
+    parse_reading,
+    parse_series,
+    refusal,
+)
 from paceline_operator.clients.exchange import Exchanges, bounded, kept_lines
 from paceline_operator.firsttokens import Histogram, is_bucket, parse
 from paceline_operator.rollout import page
@@ -61,8 +70,11 @@ class EngineClient:
         EngineSeriesMissing, TokenRefused, EngineWarmingUp or MalformedAnswer.
         """
         try:
-            state = await self._read(State, control_url, "/state", token, last=False)
-            samples = await self._read(Samples, control_url, "/samples", token, cursor)
+            url = f"{control_url}/state"
+            answer = await self._exchange("GET", url, token, params={"samples": cursor or ""})
+            state, samples = parse_reading(answer, url)
+            if samples is None:  # a plugin that tells them at an address of their own alone
+                samples = await self._read(Samples, control_url, "/samples", token, cursor)
         except Refused as refused:
             failure, counters = refused.failure, None
             if refused.connection:
@@ -145,11 +157,9 @@ class EngineClient:
         except Refused as refused:
             return refused.failure
 
-    async def _read(
-        self, model: type[_W], control_url: str, path: str, token: str, cursor: str | None = None, *, last: bool = True
-    ) -> _W:
+    async def _read(self, model: type[_W], control_url: str, path: str, token: str, cursor: str | None = None) -> _W:
         url, params = f"{control_url}{path}", {"cursor": cursor} if cursor else None
-        return parse_as(model, await self._exchange("GET", url, token, params=params, last=last), url)
+        return parse_as(model, await self._exchange("GET", url, token, params=params), url)
 
     async def _exchange(
         self,
@@ -158,14 +168,12 @@ class EngineClient:
         token: str,
         body: str | None = None,
         params: dict[str, str] | None = None,
-        *,
-        last: bool = True,
     ) -> bytes:
         headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
         try:
             async with (
                 asyncio.timeout(DEADLINE_SECONDS),
-                self._http.stream(method, url, headers=headers, content=body, params=params, last=last) as response,
+                self._http.stream(method, url, headers=headers, content=body, params=params) as response,
             ):
                 answer = b"".join([chunk async for chunk in bounded(response)])
                 status = response.status_code

@@ -1,7 +1,7 @@
 """One HTTP exchange with a peer that is not trusted: no redirects, no proxies, no cookies, no decompression.
 
 In httpx's words, carried by aiohttp: with a thousand servings hundreds of exchanges a second are made, and one costs a
-seventh of what it does in httpx's own connections. A connection is kept for the exchange that follows at once, if any.
+seventh of what it does in httpx's own connections. None is kept: it would hold a thread of the plugin's server.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import httpx
 
 CONNECT_SECONDS = 2.0
 CONNECTIONS = 64
-KEPT_SECONDS = 0.5
-"""For which a connection waits for the next exchange: it holds a thread of the plugin's server."""
 CHUNK_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """A full samples answer (20 loads x 17 ks x 3 contexts, histograms included) is under 3 MB; /metrics is 40 KB."""
@@ -25,7 +23,7 @@ MAX_LINE_BYTES = 4096
 """Of /metrics; the longest that vLLM writes has some 1,000 bytes. The parser's time grows with the square of it."""
 MAX_KEPT_BYTES = 256 * 1024
 """Of the lines of one /metrics that are parsed: at most half a second, which nothing else can use."""
-HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "paceline"}
+HEADERS = {"accept": "*/*", "accept-encoding": "identity", "connection": "close", "user-agent": "paceline"}
 Headers = Mapping[str, str]
 
 
@@ -45,13 +43,12 @@ class Exchanges:
         content: str | None = None,
         params: Mapping[str, str] | None = None,
         json: object = None,
-        last: bool = True,
     ) -> AsyncIterator[httpx.Response]:
-        """The answer, whose body is not read yet. `last`: the peer is told that nothing follows on this connection."""
+        """The answer, whose body is not read yet."""
         sent = httpx.Request(
             method,
             httpx.URL(f"{url}?{urlencode(params)}") if params else _parsed(url),
-            headers={**HEADERS, **(headers or {}), **({"connection": "close"} if last else {})},
+            headers={**HEADERS, **(headers or {})},
             content=content,
             json=json,
         )
@@ -159,7 +156,7 @@ async def lines(response: httpx.Response) -> AsyncIterator[str]:
 
 def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEPT_SECONDS),
+        connector=aiohttp.TCPConnector(limit=CONNECTIONS, force_close=True),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
