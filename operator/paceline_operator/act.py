@@ -139,11 +139,11 @@ async def scale(kube: Kube, serving: Object, replicas: int, report: Report) -> b
     return True
 
 
-async def write_status(kube: Kube, raw: Object, status: ApiModel) -> None:
-    """The one status write of a pass, where `status` differs from what `raw` has."""
-    wanted = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+async def write_status(kube: Kube, raw: Object, status: ApiModel) -> Object:
+    """Write `status` where it differs from what `raw` has. Returns it as JSON."""
+    wanted: Object = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     if wanted == (raw.get("status") or {}):
-        return
+        return wanted
     meta = raw["metadata"]
     body = {
         "apiVersion": naming.API_VERSION,
@@ -153,6 +153,7 @@ async def write_status(kube: Kube, raw: Object, status: ApiModel) -> None:
         "status": wanted,
     }
     await kube.apply(body, "status")
+    return wanted
 
 
 async def post(kube: Kube, serving: Object, news: Sequence[events.Event], now_rfc3339: str) -> None:

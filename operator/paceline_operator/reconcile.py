@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_operator import act, children, engines, events, naming, observe, safeguard, scale, unaccepted, verdicts
@@ -100,6 +101,7 @@ class ServingPass:
             look = dataclasses.replace(look, children=there)
         after = CONFLICT_SECONDS if plan and plan.conflicts else None
         if asked:
+            await self._foretell(draft)
             after = await engines.carried_out(hands, memory, draft, asked, look, plan)
         else:
             if suspended and serving is not None:
@@ -142,6 +144,20 @@ class ServingPass:
                 found.append(verdicts.progressing(replicas, stable))
         return found
 
+    async def _foretell(self, draft: Draft) -> None:
+        """A step of the rollout is told and remembered before it is taken: whoever follows a process that is killed in
+        between would find it taken, and not why."""
+        if not draft.report.events:  # of steps: nothing was written yet
+            return
+        await self._tell(draft, draft.report.events)
+        status = draft.previous.model_copy(update={"rollout": draft.fields["rollout"]})
+        draft.raw = {**draft.raw, "status": await act.write_status(self._hands.kube, draft.raw, status)}
+
+    async def _tell(self, draft: Draft, news: Sequence[events.Event]) -> None:
+        clock = self._hands.clock
+        fresh = self._memory.recorder.fresh(news, clock.monotonic())
+        await act.post(self._hands.kube, draft.raw, fresh, rfc3339(clock.now()))
+
     async def _conclude(self, draft: Draft) -> None:
         """Events, then the one status write. Status that cannot be written is kept for the next pass.
 
@@ -157,7 +173,6 @@ class ServingPass:
         memory.unsaved = status
         SERVINGS.put((self._namespace, self._name), status, self._hands.clock.now().timestamp())
         news = [*draft.report.events, *events.of_change(verdicts.status_of(draft.raw, ServingStatus), status)]
-        fresh = memory.recorder.fresh(news, self._hands.clock.monotonic())
-        await act.post(self._hands.kube, draft.raw, fresh, now)
+        await self._tell(draft, news)
         await act.write_status(self._hands.kube, draft.raw, status)
         memory.unsaved = None

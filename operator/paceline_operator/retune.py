@@ -82,8 +82,11 @@ async def retune(
     started = prior(*memory.profile, key) if memory.profile else None
     if started is not None:
         settings = started.into(settings)
+    first = memory.tuner.state is None
     step = decide.step(settings, memory.tuner, engines, known_generation=previous.policy_generation, now=now)
     memory.tuner = step.memory
+    if first:
+        step = dataclasses.replace(step, decisions=(*told.untold(step, previous), *step.decisions))
     if step.policy and step.push_to:
         to = [target for target in targets if target.pod in step.push_to]
         refusals = await act.push(client, clock, step.policy, to)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline_engine.protocol import State
-from paceline_operator.api.conditions import ConditionType
+from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.status import (
     Cell,
     ExplorationStatus,
@@ -23,7 +23,7 @@ from paceline_operator.effective import fleet
 from paceline_operator.effective.declared import Declared
 from paceline_operator.tuning import explain
 from paceline_operator.tuning.explain import moved, whole
-from paceline_operator.tuning.model import Engine, Exploration, Step, VerificationView
+from paceline_operator.tuning.model import Decision, Engine, Exploration, Step, VerificationView
 from paceline_operator.tuning.state import TunerState
 from paceline_operator.verdicts import Verdict
 
@@ -39,6 +39,19 @@ def status(
     modes = {engine.name: _mode(engine.state) for engine in engines if engine.state is not None}
     found["pods"] = [row.model_copy(update={"verification": modes.get(row.name)}) for row in found["pods"]]
     return found | _more(step, engines, previous), verdicts
+
+
+def untold(step: Step, previous: ServingStatus) -> tuple[Decision, ...]:
+    """The change that engines ran already and status does not know of, as a process finds it in its first look: the one
+    before pushed it and was killed before it told. Why it was made went with that process."""
+    newest, at = max(step.generations.values(), default=0), previous.load_requests or step.load or 0
+    was = next((row.k for row in reversed(previous.table) if row.from_requests <= at), None)
+    if step.decisions or newest <= previous.policy_generation or was is None or at >= len(step.table):
+        return ()
+    now = step.table[at]
+    message = f"k {was} → {now} at {at} requests: engines run generation {newest}, which a process pushed that ended "
+    message += f"before it told why; status knew of generation {previous.policy_generation}"
+    return (Decision(Reason.INCUMBENT, message, at, was, now, newest, None),) if was != now else ()
 
 
 def effective(

@@ -172,10 +172,10 @@ def differences(here: Any, there: Any, path: str = "") -> list[str]:
 
 def _normal(children: Children) -> Children:
     """Without what is another for each object, and what controllers write."""
-    return {key: _plain(item) for key, item in children.items()}
+    return {key: plain(item) for key, item in children.items()}
 
 
-def _plain(item: Object) -> Object:
+def plain(item: Object) -> Object:
     namespace = item["metadata"]["namespace"]
     kept = json.loads(
         json.dumps(item).replace(f'"{namespace}', '"NAMESPACE').replace(f'\\"{namespace}\\"', "NAMESPACE")

@@ -11,7 +11,7 @@ import pytest
 from paceline_engine.protocol import Verification, VerificationFeature, VerificationState
 from paceline_operator import metrics, told
 from paceline_operator.api.conditions import Reason
-from paceline_operator.api.status import ServingStatus, VerificationMode
+from paceline_operator.api.status import ServingStatus, TableRow, VerificationMode
 from paceline_operator.tuning import decide
 from paceline_operator.tuning.model import Engine, Exploration, Interval, Restarts, Step, VerificationView
 from paceline_operator.tuning.state import TunerState
@@ -153,3 +153,21 @@ def test_no_number_keeps_status_from_being_stored(value: float) -> None:
     found = status(passed(verifications=(view,), exploration=Exploration(0.0, 0.0, value)), [engine()])
     assert found.exploration is not None
     assert abs(found.exploration.tokens_lost) <= 2**53
+
+
+def test_a_change_that_nobody_lived_to_tell_is_told_by_who_finds_it() -> None:
+    step = passed(decisions=(), generations={"a": 7}, table=(5, 5, 5, 5, 0, 0))
+    rows = [TableRow(from_requests=1, k=5)]
+    before = ServingStatus(policy_generation=6, table=rows, load_requests=4)
+    (found,) = told.untold(step, before)
+    assert (found.load, found.from_k, found.to_k, found.generation, found.reason) == (4, 5, 0, 7, Reason.INCUMBENT)
+    assert "generation 7" in found.message
+    for unlike in (
+        {"policy_generation": 7},
+        {"table": []},
+        {"table": [*rows, TableRow(from_requests=4, k=0)]},
+        {"load_requests": 99},
+    ):
+        assert told.untold(step, before.model_copy(update=unlike)) == ()
+    assert told.untold(replace(step, decisions=(found,)), before) == (), "it was told"
+    assert told.untold(replace(step, generations={}), before) == (), "no engine answers"

@@ -1,8 +1,8 @@
 """The rollout's state machine: what each track's workload should be now. Pure.
 
 Every step is taken from what the cluster says and from what status remembers, so that another process carries on
-wherever one stopped. What undoes something (a canary taken back) is remembered in one pass and done in the next: were
-it done first, a process killed in between would try the same thing again.
+wherever one stopped. What is decided is remembered before it is done; what undoes something (a canary taken back) is
+done in the pass after: were it done first, a process killed in between would try the same thing again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _begun(s: Situation, memory: RolloutStatus) -> Decision:
     if s.canary is not None or s.pod is not None:  # of an earlier change: first it goes
         return _kept(s, memory, Phase.CANARY, Reason.CANARY_STARTED, "an earlier canary has to go first", LOOK_SECONDS)
     started = CanaryStatus(revision=s.wanted.name, started_at=rfc3339(s.now))
-    if s.own and not s.trial:
+    again = memory.canary is not None and memory.canary.revision == s.wanted.name  # remembered, and not made
+    if s.own and not s.trial and not again:
         memory = memory.model_copy(update={"restarts": _restarts(memory, s.now)})
     decision = _watched(s, memory.model_copy(update={"no_capacity_at": None}), started)
     return replace(decision, events=(events.canary_started(in_words(s.fields), s.wanted.name),))

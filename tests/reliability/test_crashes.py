@@ -1,0 +1,46 @@
+"""An operator that is killed at any of its writes is followed by one that ends where it would have ended.
+
+A life is killed once in each of its stages; what each stage came to is compared with an undisturbed life before the
+next begins. So every crash point is met alone, from a state that equals the undisturbed one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from tests.harness.controlplane import ControlPlane
+from tests.reliability.book import note_crash, note_life
+from tests.reliability.conftest import Samples
+from tests.reliability.killer import AFTER, BEFORE
+from tests.reliability.life import STAGES, Course
+from tests.reliability.lives import AT_ONCE, killed, together
+
+pytestmark = pytest.mark.cluster
+
+GROUPS = 4
+"""Of AT_ONCE lives: enough for the stage with the most writes."""
+
+
+def test_a_sample_of_crashes_loses_nothing(samples: Samples) -> None:
+    crashes = samples.crashes.result()
+    assert [crash for crash in crashes if crash.lost] == []
+    assert len([crash for crash in crashes if crash.at]) > len(STAGES) / 2, "it was killed"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.parametrize("side", [BEFORE, AFTER])
+def test_a_crash_at_any_write_loses_nothing(crds: ControlPlane, course: Course, side: str, group: int) -> None:
+    course.snapshot(STAGES[-1])
+    note_life({name: list(map(str, calls)) for name, calls in course.calls.items()})
+    most = max(map(len, course.calls.values()))
+    assert most <= GROUPS * AT_ONCE, "or some are not met"
+    numbers = [number for number in range(1 + group * AT_ONCE, 1 + (group + 1) * AT_ONCE) if number <= most]
+    lives = [{name: (n, side) for name, calls in course.calls.items() if n <= len(calls)} for n in numbers]
+    crashes = together([partial(killed, crds, course, points) for points in lives])
+    for crash in crashes:
+        assert isinstance(crash.by, tuple), crash
+        note_crash(crash.stage, crash.by, str(crash.at or ""), crash.lost)
+    assert [crash for crash in crashes if crash.lost] == []
