@@ -121,7 +121,7 @@ class FakeKube:
         self._write("CREATE", body["kind"], body["metadata"]["name"])
         return self.put(body)
 
-    async def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> str:
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool, **_: int) -> str:
         self.read_logs.append((pod, previous))
         return self.logs.get(pod, "")
 

@@ -37,7 +37,7 @@ class _Unused(NamedTuple):
 
 _UNUSED: Mapping[str, _Unused] = {
     naming.KIND_EXPERIMENT: _Unused(
-        SpeculationExperiment, evidence.of_experiment, "no operator runs it, `paceline experiment run --local` does"
+        SpeculationExperiment, evidence.of_experiment, "variants are measured one at a time, each beside the serving"
     ),
     naming.KIND_PROFILE: _Unused(
         SpeculationProfile, evidence.of_profile, "servings with its key that name it in tuning.profileRef start from it"

@@ -190,7 +190,7 @@ def body(event: Event, about: Mapping[str, Any], at: str) -> dict[str, Any]:
         "metadata": {"name": f"{meta['name']}.{secrets.token_hex(8)}", "namespace": meta["namespace"]},
         "involvedObject": {
             "apiVersion": naming.API_VERSION,
-            "kind": naming.KIND_SERVING,
+            "kind": about.get("kind", naming.KIND_SERVING),
             "namespace": meta["namespace"],
             "name": meta["name"],
             "uid": meta["uid"],

@@ -16,6 +16,7 @@ from paceline_operator.clients.kube import Kube, KubeError, UnavailableError, co
 from paceline_operator.clients.prometheus import PrometheusClient
 from paceline_operator.clock import SystemClock
 from paceline_operator.draft import Hands
+from paceline_operator.experimenting import ExperimentPass
 from paceline_operator.exported import ENGINES
 from paceline_operator.fleet import Fleet, Outcome, Pass, Trigger
 from paceline_operator.gauges import SERVINGS
@@ -146,6 +147,8 @@ class Operator:
         kind, namespace, name = key
         if kind == naming.KIND_SERVING:
             return _as_pass(ServingPass((namespace, name), self._hands))
+        if kind == naming.KIND_EXPERIMENT:
+            return _as_experiment(ExperimentPass((namespace, name), self._hands))
 
         async def run(_: Trigger) -> Outcome:
             return Outcome(gone=not await judge(self._kube, self._clock, kind, namespace, name))
@@ -220,6 +223,14 @@ class Operator:
 def _as_pass(serving: ServingPass) -> Pass:
     async def run(trigger: Trigger) -> Outcome:
         result = await serving.run(full=trigger is not Trigger.PERIOD)
+        return Outcome(after=result.after, gone=result.gone)
+
+    return run
+
+
+def _as_experiment(experiment: ExperimentPass) -> Pass:
+    async def run(_: Trigger) -> Outcome:
+        result = await experiment.run()
         return Outcome(after=result.after, gone=result.gone)
 
     return run

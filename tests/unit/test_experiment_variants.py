@@ -81,7 +81,8 @@ def test_k_is_the_same_at_every_load_and_there_is_no_plugin(tuning: dict[str, An
     assert "num_speculative_tokens_per_batch_size" not in config(arguments)
     assert all(size % 6 == 0 for size in config(arguments, "--compilation-config")["cudagraph_capture_sizes"][1:])
     template = variants.rendered(base, found[SERVING], IMAGES)
-    assert "initContainers" not in template["spec"]
+    engine = next(one for one in template["spec"]["containers"] if one["name"] == "engine")
+    assert "PYTHONPATH" not in {one["name"] for one in engine["env"]}
     assert variants.VERBOSE in arguments
 
 

@@ -30,6 +30,7 @@ class ConditionType(StrEnum):
     REMEDY_IN_FORCE = "RemedyInForce"
     SCALING_ACTIVE = "ScalingActive"
     SUSPENDED = "Suspended"
+    COMPLETE = "Complete"
 
 
 class Reason(StrEnum):
@@ -178,6 +179,13 @@ class Reason(StrEnum):
     # Suspended
     SUSPENDED = "Suspended"
     ACTIVE = "Active"
+    # Complete, of experiments
+    MEASURING = "Measuring"
+    SERVING_NOT_FOUND = "ServingNotFound"
+    ALL_MEASURED = "AllMeasured"
+    PARTLY_MEASURED = "PartlyMeasured"
+    NOTHING_MEASURED = "NothingMeasured"
+    CANCELLED = "Cancelled"
     # History of the load: each absence has its own reason, and each holds proposals
     HISTORY_EMPTY = "HistoryEmpty"
     HISTORY_NAN = "HistoryNan"

@@ -90,6 +90,9 @@ KINDS = (
         (
             Column("Serving", ".spec.servingRef.name"),
             Column("Accepted", _condition("Accepted")),
+            Column("Phase", ".status.phase"),
+            Column("Windows", ".status.windows", "integer"),
+            Column("Winner", ".status.winner"),
             AGE,
             Column("Reason", _condition("Accepted", "reason"), wide=True),
         ),

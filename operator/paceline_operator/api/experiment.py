@@ -11,9 +11,9 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from paceline_operator.api.base import NAME_RULE, ApiModel, Image, ObjectMeta, ObjectName, cel
-from paceline_operator.api.conditions import AcceptanceStatus
 from paceline_operator.api.engine import CudagraphMode
 from paceline_operator.api.speculation import AdaptiveVerification, Ngram, Speculation
+from paceline_operator.api.status_experiment import ExperimentStatus
 
 BASELINE = "baseline"
 """Name of the variant without speculation."""
@@ -183,7 +183,8 @@ class ExperimentSpec(ApiModel):
     budget_gpu_minutes: int = Field(
         default=240, ge=1, le=100_000, description="It ends when this is spent; what is missing is named in the report."
     )
-    suspend: bool = Field(default=False, description="Start no further measurement.")
+    suspend: bool = Field(default=False, description="Start no further engine; the one that runs goes on.")
+    cancel: bool = Field(default=False, description="End it now; what was measured is judged.")
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -204,6 +205,6 @@ class SpeculationExperiment(ApiModel):
     kind: str
     metadata: ObjectMeta
     spec: ExperimentSpec
-    status: AcceptanceStatus = Field(default_factory=AcceptanceStatus)
+    status: ExperimentStatus = Field(default_factory=ExperimentStatus)
 
     model_config = ConfigDict(json_schema_extra=cel(NAME_RULE))

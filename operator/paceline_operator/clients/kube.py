@@ -249,9 +249,18 @@ class Kube:
             return False
         return True
 
-    async def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> str:
+    async def log(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        previous: bool,
+        lines: int = LOG_LINES,
+        limit: int = LOG_BYTES,
+    ) -> str:
         """The last lines of a container, or of the one before it in its place; empty where there are none."""
-        query = {"container": container, "tailLines": str(LOG_LINES), "limitBytes": str(LOG_BYTES)}
+        query = {"container": container, "tailLines": str(lines), "limitBytes": str(limit)}
         query |= {"previous": "true"} if previous else {}
         url = f"/api/v1/namespaces/{namespace}/pods/{pod}/log?{urlencode(query)}"
         async with self._slots:

@@ -9,6 +9,9 @@ from paceline_operator.experiment.plan import Measurement, Plan, Visit
 from paceline_operator.experiment.results import VariantResult
 
 NOT_REACHED = "not reached"
+REQUESTS = "requests at "
+MINUTES = "gpuMinutes"
+"""In the methods of each result."""
 LONGEST = 1024
 Place = tuple[str, int, int]
 """Variant, round, load."""
@@ -40,6 +43,12 @@ def missing(plan: Plan, result: VariantResult, reasons: Mapping[Place, str]) -> 
 
 def _counted(what: str, numbers: Sequence[int]) -> str:
     return f"{what}{'s'[: len(numbers) > 1]} {', '.join(map(str, numbers))}"
+
+
+def requests(results: Mapping[str, VariantResult]) -> dict[int, int]:
+    """Load -> requests of its windows, as the first variant that has served it tells."""
+    told = [item for result in reversed(list(results.values())) for item in result.methods.load.items()]
+    return {int(name.removeprefix(REQUESTS)): int(value) for name, value in told if name.startswith(REQUESTS)}
 
 
 @dataclass(frozen=True)

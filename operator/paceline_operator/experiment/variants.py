@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline_operator.api.engine import Plugin, PluginInjection
+from paceline_operator.api.engine import PluginInjection
 from paceline_operator.api.experiment import BASELINE, SERVING, Change, ExperimentSpec
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.api.speculation import Ngram, Speculation
@@ -88,6 +88,11 @@ def _of_engine(change: Change) -> Iterator[tuple[str, Any]]:
             yield field, value
 
 
+def gpus_of(spec: ServingSpec) -> int:
+    """GPUs of one engine; a CPU counts as one device."""
+    return spec.engine.tensor_parallel_size * spec.engine.pipeline_parallel_size
+
+
 def refusals(variants: Mapping[str, Variant]) -> Iterator[str]:
     """Why vLLM would not run them: the finding of each, by its name."""
     for variant in variants.values():
@@ -100,7 +105,7 @@ def rendered(serving: SpeculativeServing, variant: Variant, defaults: Defaults) 
     spec = variant.spec
     engine = spec.engine.model_copy(
         update={
-            "plugin": Plugin(injection=PluginInjection.NONE),
+            "plugin": spec.engine.plugin.model_copy(update={"injection": PluginInjection.NONE}),
             "extra_args": [*spec.engine.extra_args, *([] if VERBOSE in spec.engine.extra_args else [VERBOSE])],
         }
     )

@@ -1,0 +1,361 @@
+"""One pass over one SpeculationExperiment: gather, decide, act, one status write."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from paceline_engine.trial.visit import Line, Measurement, Visit, read
+from paceline_operator import act, events, naming, verdicts
+from paceline_operator import experimenting_kept as keeping
+from paceline_operator.acceptance import accept, judgement
+from paceline_operator.api.conditions import ConditionType, Reason
+from paceline_operator.api.experiment import SpeculationExperiment
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.status_experiment import ENDED, ExperimentStatus, Phase
+from paceline_operator.clients.kube import ConflictError, KubeError, Object
+from paceline_operator.clock import rfc3339
+from paceline_operator.draft import Hands
+from paceline_operator.experiment import course, enginelog, load, progress, seen, shown, variants
+from paceline_operator.experiment.course import Act, Record, Running, Situation, Step
+from paceline_operator.experiment.plan import Costs, Plan, PlanError, plan
+from paceline_operator.experiment.variants import Variant
+from paceline_operator.experimenting_kept import Kept, KeptError
+from paceline_operator.resources import trial
+from paceline_operator.resources.pod import CONTAINER
+from paceline_operator.verdicts import Verdict
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 3.0
+"""Between two looks at an engine that runs."""
+PENDING_SECONDS = 30.0
+"""Between two looks for what is waited for."""
+LOG_LINES, LOG_BYTES = 20_000, 4 * 1024 * 1024
+"""Of an engine's log: what it compiled, and acceptance lengths every ten seconds."""
+ENGINE = f"http://127.0.0.1:{naming.SERVING_PORT}"
+FREE = {"budget_gpu_minutes", "repetitions", "suspend", "cancel"}
+"""Fields of the spec that may change while it runs."""
+TRUST = "--trust-remote-code"
+TOLD = (Phase.RUNNING, *ENDED)
+"""Phases that are events."""
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """When to look again; `gone`: the object is not there."""
+
+    after: float | None = None
+    gone: bool = False
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What is run, and what there is of it."""
+
+    experiment: SpeculationExperiment
+    serving: SpeculativeServing
+    plan: Plan
+    variants: Mapping[str, Variant]
+    kept: Mapping[str, Kept]
+    absent: tuple[str, ...]
+    """Variants of which nothing is stored yet."""
+
+    @property
+    def gpus(self) -> int:
+        """Of one engine."""
+        return variants.gpus_of(self.serving.spec)
+
+
+@dataclass(frozen=True)
+class Look:
+    """The Job that runs, with its pod and what is said."""
+
+    job: Object
+    number: int
+    """In the plan."""
+    pod: Object
+    """Empty where there is none."""
+    lines: tuple[Line, ...] | None
+    """None: its node does not answer."""
+
+
+class ExperimentPass:
+    """Of one object; it remembers nothing."""
+
+    def __init__(self, key: tuple[str, str], hands: Hands) -> None:
+        self._namespace, self._name = key
+        self._hands = hands
+        self._kube = hands.kube
+
+    async def run(self) -> PassResult:
+        """Raises a KubeError where it is to be tried again soon."""
+        raw = await self._kube.get(naming.KIND_EXPERIMENT, self._namespace, self._name)
+        if raw is None:
+            return PassResult(gone=True)
+        before = verdicts.status_of(raw, ExperimentStatus)
+        generation = raw["metadata"]["generation"]
+        if "deletionTimestamp" in raw["metadata"]:
+            return PassResult()
+        if before.phase in ENDED and before.observed_generation == generation:
+            return PassResult()
+        experiment, accepted = judged(raw)
+        if experiment is None:
+            return await self._refuse(raw, before, accepted)
+        try:
+            begun = await self._begun(raw, experiment)
+        except KeptError as error:
+            begun = Step(Act.WAIT, Phase.PENDING, Reason.CHILD_CONFLICT, str(error))
+        if isinstance(begun, Verdict):
+            return await self._refuse(raw, before, begun)
+        if isinstance(begun, Step):
+            return await self._say(raw, before, accepted, begun, {})
+        return await self._advance(raw, before, accepted, begun)
+
+    async def _refuse(self, raw: Object, before: ExperimentStatus, accepted: Verdict) -> PassResult:
+        for job in await self._kube.list("Job", self._namespace, {naming.LABEL_EXPERIMENT: self._name}):
+            if _owner(job) == raw["metadata"]["uid"]:
+                await self._kube.delete("Job", self._namespace, job["metadata"]["name"], job["metadata"]["uid"])
+        step = Step(Act.WAIT, Phase.FAILED, Reason.NOT_ACCEPTED, accepted.message)
+        return await self._say(raw, before, accepted, step, {})
+
+    async def _begun(self, raw: Object, experiment: SpeculationExperiment) -> Begun | Step | Verdict:
+        """A Step: why it has not begun; a Verdict: why it is not run as it is."""
+        spec = experiment.spec
+        there = await keeping.begun(self._kube, raw)
+        if there is None:
+            if spec.cancel:
+                return Step(Act.FINISH, Phase.CANCELLED, Reason.CANCELLED, "cancelled before it began")
+            if spec.suspend:
+                return Step(Act.WAIT, Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true; it has not begun")
+            serving = await self._kube.get(naming.KIND_SERVING, self._namespace, spec.serving_ref.name)
+            found = _of_serving(serving, experiment, self._hands)
+            if isinstance(found, Step):
+                return found
+            assert serving is not None
+            await keeping.begin(self._kube, experiment, serving, raw)
+            there = experiment, found
+        first, serving_then = there
+        if first.spec.model_dump(exclude=FREE) != spec.model_dump(exclude=FREE):
+            text = "the spec was changed after it began: put it back, or delete the experiment and make another"
+            return Verdict(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, text)
+        try:
+            planned = plan(spec, Costs(gpus=variants.gpus_of(serving_then.spec)))
+        except PlanError as error:
+            return Verdict(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, str(error))
+        known = variants.of(spec, serving_then.spec)
+        stored = {name: await keeping.of_variant(self._kube, raw, name) for name in known}
+        kept = {
+            name: stored[name] or Kept(shown.first(experiment, serving_then, planned, known[name], self._hands.defaults))
+            for name in known
+        }
+        absent = tuple(name for name, one in stored.items() if one is None)
+        return Begun(experiment, serving_then, planned, known, {name: kept[name] for name in known}, absent)
+
+    async def _advance(self, raw: Object, before: ExperimentStatus, accepted: Verdict, begun: Begun) -> PassResult:
+        for name in begun.absent:
+            await keeping.keep(self._kube, begun.experiment, begun.kept[name])
+        look, remains = await self._look(raw, begun.plan)
+        situation, kept, log = await self._situation(begun, look, remains)
+        step = course.decide(situation)
+        if step.act is Act.END and situation.running:
+            kept, situation = self._ended(situation, kept, situation.running, step)
+        await self._store(begun, kept, course.reasons(situation, step), log or step.act in (Act.END, Act.FINISH))
+        if step.act in (Act.END, Act.CLEAR) and look:
+            await self._kube.delete("Job", self._namespace, look.job["metadata"]["name"], look.job["metadata"]["uid"])
+        elif step.act is Act.START:
+            await self._start(begun, situation, step)
+        fields = await asyncio.to_thread(shown.fields, situation, step)
+        return await self._say(raw, before, accepted, step, fields)
+
+    async def _look(self, raw: Object, planned: Plan) -> tuple[Look | None, bool]:
+        """What runs, and whether something else of this experiment is still there."""
+        labels = {naming.LABEL_EXPERIMENT: self._name}
+        jobs = await self._kube.list("Job", self._namespace, labels)
+        pods = await self._kube.list("Pod", self._namespace, labels)
+        for job in jobs:
+            number = seen.visit_of(job, len(planned.visits))
+            mine = _owner(job) == raw["metadata"]["uid"] and "deletionTimestamp" not in job["metadata"]
+            if mine and number is not None:
+                of_it = [one for one in pods if _owner(one) == job["metadata"]["uid"]]
+                pod = of_it[0] if of_it else {}
+                text = await self._log(pod, trial.LOAD_CONTAINER)
+                return Look(job, number, pod, None if text is None else tuple(read(text))), False
+        return None, bool(jobs or pods)
+
+    async def _log(self, pod: Object, container: str) -> str | None:
+        """Empty where the container has not begun; None where its node does not answer."""
+        status = (pod.get("status") or {}).get("containerStatuses") or []
+        state = next((one.get("state") or {} for one in status if one.get("name") == container), {})
+        if not (state.get("running") or state.get("terminated")):
+            return ""
+        name = pod["metadata"]["name"]
+        try:
+            return await self._kube.log(
+                self._namespace, name, container, previous=False, lines=LOG_LINES, limit=LOG_BYTES
+            )
+        except KubeError as error:
+            logger.warning("Log not read: pod=%s container=%s error=%s", name, container, error)
+            return None
+
+    async def _situation(
+        self, begun: Begun, look: Look | None, remains: bool
+    ) -> tuple[Situation, dict[str, Kept], bool]:
+        """With what an engine that runs has said since it was looked at last; whether it has said anything."""
+        kept, fresh, running = dict(begun.kept), False, None
+        if look:
+            name = begun.plan.visits[look.number].variant
+            one, said = kept[name], look.lines or ()
+            running = seen.running(look.job, look.number, look.pod, look.lines)
+            known = {(window.load, window.round) for window in one.result.windows}
+            fresh = any(line.window and (line.window.load, line.window.round) not in known for line in said)
+            if fresh or running.done or running.ended:
+                merged = seen.merged(one.result, said, await self._read(look.pod), look.pod)
+                kept[name] = replace(one, result=shown.with_requests(merged, seen.requests(said)))
+        spec = begun.experiment.spec
+        situation = Situation(
+            plan=begun.plan,
+            records={name: one.records for name, one in kept.items()},
+            results={name: one.result for name, one in kept.items()},
+            gpus=begun.gpus,
+            budget_gpu_minutes=spec.budget_gpu_minutes,
+            start_seconds=begun.serving.spec.engine.startup_timeout_seconds,
+            now=self._hands.clock.now().timestamp(),
+            suspend=spec.suspend,
+            cancel=spec.cancel,
+            running=running,
+            remains=remains,
+        )
+        return situation, kept, fresh
+
+    async def _read(self, pod: Object) -> Any:
+        began, text = seen.started(pod), await self._log(pod, CONTAINER)
+        return enginelog.read((text or "").splitlines(), datetime.fromtimestamp(began or 0.0, UTC))
+
+    def _ended(
+        self, s: Situation, kept: dict[str, Kept], running: Running, step: Step
+    ) -> tuple[dict[str, Kept], Situation]:
+        """With the record of the visit that ends."""
+        visit = s.plan.visits[running.visit]
+        record = Record(round=visit.round, began=running.began or s.now, ended=s.now, reason=step.message[:1024])
+        one = keeping.with_record(kept[visit.variant], record)
+        kept = {**kept, visit.variant: one}
+        logger.info(
+            "Engine of an experiment ended: object=%s/%s variant=%s round=%d reason=%s",
+            self._namespace, self._name, visit.variant, visit.round + 1, step.message or "measured",
+        )  # fmt: skip
+        records = {name: each.records for name, each in kept.items()}
+        return kept, replace(s, records=records)
+
+    async def _store(
+        self, begun: Begun, kept: Mapping[str, Kept], reasons: Mapping[progress.Place, str], told: bool
+    ) -> None:
+        """What differs from what is stored. `told`: also what is missing is told anew."""
+        for name, one in kept.items():
+            if told:
+                missing = progress.missing(begun.plan, one.result, reasons)
+                one = replace(one, result=one.result.model_copy(update={"missing": missing}))
+            if one != begun.kept[name]:
+                await keeping.keep(self._kube, begun.experiment, one)
+
+    async def _start(self, begun: Begun, s: Situation, step: Step) -> None:
+        assert step.visit is not None
+        visit = begun.plan.visits[step.visit]
+        variant = begun.variants[visit.variant]
+        experiment, serving = begun.experiment, begun.serving
+        template = variants.rendered(serving, variant, self._hands.defaults)
+        engine = next(one for one in template["spec"]["containers"] if one["name"] == CONTAINER)
+        prompts = experiment.spec.load.prompts
+        dataset = "" if prompts.random else trial.PROMPTS_FILE
+        arguments = engine["args"]
+        shared = load.shared(
+            experiment.spec.load,
+            url=ENGINE,
+            model=serving.spec.model.served_name or serving.metadata.name,
+            tokenizer=arguments[arguments.index("serve") + 1],
+            dataset=dataset,
+            trust=TRUST in arguments,
+        )
+        asked = Visit(
+            round=visit.round,
+            arguments=shared,
+            dataset=dataset,
+            seconds=begun.plan.seconds,
+            start_seconds=s.start_seconds,
+            warm_up=list(visit.warm_up),
+            measurements=[Measurement(load=one.load, seed=one.seed) for one in progress.left(visit, s.results)],
+            requests=progress.requests(s.results),
+        )
+        limit = course.limit_seconds(begun.plan, step.visit, s.start_seconds)
+        job = trial.job(
+            experiment.metadata,
+            trial.Asked(step.visit, visit.variant, asked, limit),
+            variant.spec,
+            template,
+            prompts,
+            self._hands.defaults,
+        )
+        try:
+            await self._kube.create(job)
+        except ConflictError:  # another of its name is not gone yet
+            return
+        logger.info("Engine of an experiment started: object=%s/%s %s", self._namespace, self._name, step.message)
+
+    async def _say(
+        self, raw: Object, before: ExperimentStatus, accepted: Verdict, step: Step, fields: Mapping[str, Any]
+    ) -> PassResult:
+        complete = Verdict(ConditionType.COMPLETE, step.phase in ENDED, step.reason, step.message)
+        now, generation = rfc3339(self._hands.clock.now()), raw["metadata"]["generation"]
+        conditions = verdicts.merge(before.conditions, [accepted, complete], generation, now)
+        kept = before.model_dump(include={"windows", "planned_windows", "gpu_seconds"}) if not fields else {}
+        status = ExperimentStatus(
+            **{**kept, **fields}, observed_generation=generation, conditions=conditions, phase=step.phase
+        )
+        if before.phase is not step.phase and step.phase in TOLD and step.reason is not Reason.NOT_ACCEPTED:
+            kind = events.NORMAL if step.phase is not Phase.FAILED else events.WARNING
+            await act.post(self._kube, raw, [events.Event(kind, step.reason, step.message)], now)
+        await act.write_status(self._kube, raw, status)
+        if step.phase in (*ENDED, Phase.SUSPENDED):
+            return PassResult()
+        return PassResult(after=POLL_SECONDS if step.phase is Phase.RUNNING else PENDING_SECONDS)
+
+
+def judged(raw: Object) -> tuple[SpeculationExperiment | None, Verdict]:
+    """Whether its spec can be run at all; what it is run with is looked at when it begins."""
+    verdict = judgement(naming.KIND_EXPERIMENT, raw)
+    if not verdict.status:
+        return None, verdict
+    experiment = SpeculationExperiment.model_validate({key: value for key, value in raw.items() if key != "status"})
+    try:
+        load.check(experiment.spec.load)
+        plan(experiment.spec)
+    except (load.LoadError, PlanError) as error:
+        return None, Verdict(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, str(error))
+    return experiment, verdict
+
+
+def _of_serving(raw: Object | None, experiment: SpeculationExperiment, hands: Hands) -> SpeculativeServing | Step:
+    """The serving, or why nothing can be measured beside it now."""
+    name = experiment.spec.serving_ref.name
+    if raw is None:
+        text = f"no {naming.KIND_SERVING} {name} is there, which spec.servingRef names"
+        return Step(Act.WAIT, Phase.PENDING, Reason.SERVING_NOT_FOUND, text)
+    serving, verdict = accept(raw, hands.defaults)
+    if serving is None:
+        text = f"{naming.KIND_SERVING} {name} is not accepted: {verdict.message}"
+        return Step(Act.WAIT, Phase.PENDING, Reason.NOT_ACCEPTED, text)
+    wrong = list(variants.refusals(variants.of(experiment.spec, serving.spec)))
+    if serving.spec.engine.multi_node:
+        wrong.append("spec.engine.multiNode of the serving: an engine of an experiment is one pod")
+    if wrong:
+        return Step(Act.WAIT, Phase.PENDING, Reason.INCOMPATIBLE, "; ".join(wrong)[:1024])
+    return serving
+
+
+def _owner(item: Object) -> str:
+    owners = item["metadata"].get("ownerReferences") or []
+    return str(next((one["uid"] for one in owners if one.get("controller")), ""))
