@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ MODELS: Mapping[str, type[ApiModel]] = {
     naming.KIND_EXPERIMENT: SpeculationExperiment,
     naming.KIND_PROFILE: SpeculationProfile,
 }
+LIKE = 0.8
+"""Share of letters in common (difflib) from which a kind is one of ours misspelt; no kind of Kubernetes comes near."""
 FEW_GRAPHS = 0.65
 """Share of a k's steps below which it is worth saying that they miss full CUDA graphs; default ladders are above it."""
 _ANY = Defaults(engine_image="engine", cpu_engine_image="engine", plugin_image="plugin")
@@ -67,6 +70,23 @@ class Examined(NamedTuple):
     """vLLM's by which it was judged; empty for other kinds than servings."""
     runner: str = ""
     ladder: tuple[int, ...] = ()
+
+
+def misspelt(raw: Mapping[str, Any], others: Sequence[str] = ()) -> Examined | None:
+    """What is wrong with the kind of an object that is none of MODELS; None where it is somebody else's. `others`:
+    kinds of our API version in files for other uses."""
+    kind, version = str(raw.get("kind") or ""), str(raw.get("apiVersion") or "")
+    if kind in MODELS or kind in others:
+        return None
+    near = difflib.get_close_matches(kind, MODELS, 1, LIKE)
+    ours = version.partition("/")[0] == naming.GROUP
+    if kind and not near and not ours:
+        return None
+    meant = f"is {near[0]} meant?" if near else f"{naming.API_VERSION} has {', '.join(MODELS)}"
+    text = f"kind {kind[:64]!r} is none of {naming.GROUP}: {meant}" if kind else f"it has no kind: {meant}"
+    metadata = raw.get("metadata")
+    name = str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
+    return Examined(kind[:64] or "document", name, False, _refused([text]))
 
 
 def examine(raw: Mapping[str, Any]) -> Examined:

@@ -69,6 +69,45 @@ def test_a_file_without_ours_is_a_mistake(text: str, said: str, tmp_path: Path) 
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        (
+            {"kind": "SpeculativeServering"},
+            "kind 'SpeculativeServering' is none of paceline.dev: is SpeculativeServing meant?",
+        ),
+        ({"kind": "speculativeserving", "apiVersion": "v1"}, "is SpeculativeServing meant?"),
+        ({"kind": "SpeculationProfiles"}, "is SpeculationProfile meant?"),
+        ({"kind": "Other"}, "paceline.dev/v1alpha1 has SpeculativeServing, "),
+        ({"kind": None, "apiVersion": None}, "it has no kind"),
+    ],
+)
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_kind_that_is_misspelt_is_not_passed_over(
+    beside: dict[str, Any], said: str, alone: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.yaml"
+    bad = {**MINIMAL, **beside, "metadata": {"name": "second"}}
+    file.write_text(yaml.safe_dump_all([bad] if alone else [MINIMAL, bad]))
+    result = RUNNER.invoke(app, ["preflight", "-f", str(file)])
+    assert result.exit_code == 1
+    assert "second: refused" in result.output
+    assert said in result.output
+    assert ("demo (vLLM" in result.output) is not alone
+
+
+def test_kinds_of_others_are_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    others = [
+        {"apiVersion": "v1", "kind": kind} for kind in ("Service", "Secret", "InferenceService", "ServiceMonitor")
+    ]
+    load = {"apiVersion": "paceline.dev/v1alpha1", "kind": "LocalLoad"}
+    file.write_text(yaml.safe_dump_all([*others, load, MINIMAL]))
+    result = RUNNER.invoke(app, ["preflight", "-f", str(file), "-o", "json"])
+    assert result.exit_code == 0, result.output
+    assert [one["name"] for one in json.loads(result.output)] == ["demo"]
+
+
 def test_memory_is_no_wish_that_is_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(yaml.safe_dump(MINIMAL))

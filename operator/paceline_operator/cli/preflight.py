@@ -20,8 +20,8 @@ from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.cli import podfields
 from paceline_operator.cli.cluster import Form
 from paceline_operator.cli.mistake import fail
-from paceline_operator.examined import MODELS, Examined, examine
-from paceline_operator.local.document import documents
+from paceline_operator.examined import MODELS, Examined, examine, misspelt
+from paceline_operator.local.document import KIND_LOAD, documents
 from paceline_operator.local.mistake import UserError
 from paceline_operator.resources.preflight import asked
 from paceline_operator.tuning.prior import boot_table, ladder_of
@@ -33,7 +33,7 @@ MACHINE = ("driver", "kernel", "versions")
 
 
 def preflight(
-    file: Annotated[Path, typer.Option("--file", "-f", help="Manifests; documents of other kinds are passed over.")],
+    file: Annotated[Path, typer.Option("--file", "-f", help="Manifests; documents of kinds of others are passed over.")],
     where: Annotated[
         str | None,
         typer.Option(
@@ -55,7 +55,8 @@ def preflight(
     try:
         written = documents(file)
         read = [document for document in written if document.get("kind") in KINDS]
-        if not read:
+        wrong = [found for document in written if (found := misspelt(document, (KIND_LOAD,)))]
+        if not read and not wrong:
             there = f"; there is {', '.join(str(one.get('kind')) for one in written)[:200]}" if written else ""
             raise UserError(f"{file}: no document of kind {', '.join(KINDS)}{there}")
         if gpu_memory is not None and where is None:
@@ -63,7 +64,7 @@ def preflight(
         root = None if where in (None, HUB) else _folder(str(where))
     except UserError as error:
         fail("preflight", error)
-    found = []
+    found: list[tuple[Examined, list[Check]]] = [(one, []) for one in wrong]
     for document in read:
         one = podfields.checked(document, examine(document))
         looked = where is not None and one.accepted and one.version
