@@ -85,7 +85,7 @@ class Life:
         """Of the same name each time, so that its own Lease is free to it."""
         name, watch = f"operator-{self.namespace}", self.namespace
         more = {"PACELINE_RESYNC_SECONDS": 5}
-        self.operator = start(self.cluster, name, watch, self.config, watch=watch, lease_seconds=5, more=more)
+        self.operator = start(self.cluster, name, watch, self.config, watch=watch, more=more)
         wait_for_leader(self.operator)
 
     def kill(self) -> None:
