@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from paceline_engine.protocol import State
 from paceline_operator.api.conditions import Reason
+from paceline_operator.effective.decay import decayed
 from paceline_operator.effective.declared import DRAFTLESS_METHODS, Declared
 from paceline_operator.effective.seen import DRAFTS, Seen
 from paceline_operator.effective.shift import fallen, interval
@@ -131,6 +132,8 @@ def _from_samples(declared: Declared | None, state: State, seen: Seen, before: F
         return _graphs_missed(state)
     if what := fallen(seen.shift, _was(before, Reason.ACCEPTANCE_SHIFTED)):
         return Finding(True, Reason.ACCEPTANCE_SHIFTED, f"{what} than an hour before")
+    if what := decayed(seen.decay, _was(before, Reason.ACCEPTANCE_SHIFTED)):
+        return Finding(True, Reason.ACCEPTANCE_SHIFTED, what, "use a draft made for long contexts, or a smaller k")
     return _effective(seen)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from paceline_engine.protocol import Samples, State
+from paceline_operator.effective import decay
+from paceline_operator.effective.decay import Decay
 from paceline_operator.effective.shift import Shift, added
 
 MEMORY_STEPS = 4000.0
@@ -48,6 +50,8 @@ class Seen:
     """Decode steps, and those of them that had no full graph, by what the engine says of its graphs."""
     shift: Shift = field(default_factory=Shift)
     """Drafts lately, and before."""
+    decay: Decay = field(default_factory=Decay)
+    """Drafts by context."""
     counters: Mapping[str, float] = field(default_factory=dict)
     """vLLM's, as read last."""
 
@@ -61,7 +65,7 @@ def sampled(past: Seen, state: State, samples: Samples) -> Seen:
     decoded = [cell for cell in samples.cells if not cell.probe and not cell.prompt]
     missed = [cell for cell in decoded if cell.request_steps > graphs.get(cell.k_drafted, 0) * cell.steps]
     smaller = [cell for cell in samples.cells if cell.k_drafted < most]
-    past = replace(past, shift=added(past.shift, samples.acceptance))
+    past = replace(past, shift=added(past.shift, samples.acceptance), decay=decay.added(past.decay, samples.cells))
     past = _added(
         past,
         verified=_total(cell.drafted[0] for cell in cells if cell.drafted),
