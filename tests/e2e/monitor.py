@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
@@ -63,10 +62,3 @@ def scraped(prometheus: Prometheus) -> set[str]:
     """Every series of ours and of vLLM's that it has, and of the HTTP server beside vLLM."""
     found = prometheus.query('count by (__name__) ({__name__=~"(vllm|paceline|http_requests).+"})')
     return {entry["metric"]["__name__"] for entry in found}
-
-
-def unanswered(prometheus: Prometheus, scene: Scene) -> Iterator[str]:
-    """Queries of dashboards, about this serving, that bring nothing; those about series of ABSENT left out."""
-    for query in queries(scene.namespace, scene.name):
-        if not set(NAME.findall(query)) & set(ABSENT) and not prometheus.query(query):
-            yield query
