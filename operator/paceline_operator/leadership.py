@@ -73,6 +73,11 @@ class Leadership:
         """The present one, and those given up whose requests have not ended."""
         self.leading = False
 
+    def holds(self) -> bool:
+        """Whether nobody else can have taken the Lease yet. Not so of a process that was stopped in a pass and goes on:
+        its clock has moved before its tasks know."""
+        return self.leading and self._clock.monotonic() - self._renewed < self._terms.deadline
+
     async def run(self) -> None:
         """Contend for the Lease until cancelled; then stop acting and release it."""
         try:

@@ -56,7 +56,7 @@ class Operator:
         self._clock = SystemClock()
         self._keys = KeyFile(config.master_key_file)
         api = connect()
-        self._kube = Kube(api)
+        self._kube = Kube(api, may_write=lambda: self._leadership.holds())
         duration = config.lease_seconds
         # Limits and connections of its own: a renewal that hangs must fail in time for another attempt.
         self._lease_kube = Kube(api, concurrency=2, connect_seconds=duration / 6, read_seconds=duration / 3)

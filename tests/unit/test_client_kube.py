@@ -64,6 +64,20 @@ async def test_status_is_applied_through_its_own_door(stub: Stub, kube: Kube) ->
     assert stub.requests[0][1] == f"{DEPLOYMENT}/status"
 
 
+async def test_nothing_is_written_by_who_may_not_any_more(stub: Stub) -> None:
+    may = [True]
+    async with connected(stub, may_write=lambda: may[0]) as kube:
+        stub.says(200, {"stored": True})
+        await kube.apply(MANIFEST)
+        may[0] = False
+        for write in (kube.apply(MANIFEST), kube.create(MANIFEST), kube.delete("Deployment", "team", "chat", "7")):
+            with pytest.raises(UnavailableError, match="another process may act by now"):
+                await write
+        stub.says(200, {"read": True})
+        assert await kube.get("Deployment", "team", "chat") == {"read": True}
+    assert [request[0] for request in stub.requests] == ["PATCH", "GET"]
+
+
 async def test_create_and_replace(stub: Stub, kube: Kube) -> None:
     await kube.create(MANIFEST)
     await kube.replace(MANIFEST)

@@ -61,6 +61,15 @@ class LeaseKube(FakeKube):
         return self.put(body)
 
 
+class Stoppable(LoopClock):
+    """Of a process that may be stopped, as by SIGSTOP: time goes on, and none of its tasks has run when it wakes."""
+
+    stopped = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.stopped
+
+
 class Crew:
     """Processes that contend, and who acts since when."""
 
@@ -71,6 +80,8 @@ class Crew:
         self.most = 0
         self.anew: list[bool] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.members: dict[str, Leadership] = {}
+        self.clocks: dict[str, Stoppable] = {}
 
     def start(self, name: str) -> None:
         loop = asyncio.get_running_loop()
@@ -86,7 +97,8 @@ class Crew:
             self.history.append((name, "stops", loop.time()))
 
         seen: Any = self.kube.seen_by(name)
-        member = Leadership(seen, LoopClock(loop), "home", name, lead, stop, TERMS)
+        self.clocks[name] = Stoppable(loop)
+        member = self.members[name] = Leadership(seen, self.clocks[name], "home", name, lead, stop, TERMS)
         self.tasks[name] = loop.create_task(member.run())
 
     async def stop(self, name: str) -> None:
@@ -161,6 +173,21 @@ def test_one_that_is_stopped_stops_acting_first_and_hands_over_at_once() -> None
         assert crew.lease["holderIdentity"] == ""
         await asyncio.sleep(TERMS.poll)
         assert list(crew.acting) == ["b"]
+
+    scenario(test)
+
+
+def test_one_that_was_stopped_knows_that_it_may_not_act_before_its_tasks_do() -> None:
+    async def test(crew: Crew) -> None:
+        crew.start("a")
+        await asyncio.sleep(31)
+        assert crew.members["a"].holds()
+        crew.clocks["a"].stopped = TERMS.deadline
+        assert crew.members["a"].leading, "none of its tasks has run yet"
+        assert not crew.members["a"].holds()
+        crew.start("b")
+        await asyncio.sleep(1)
+        assert not crew.members["b"].holds()
 
     scenario(test)
 

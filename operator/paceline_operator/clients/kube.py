@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -159,7 +159,10 @@ class Kube:
         concurrency: int = CONCURRENCY,
         connect_seconds: float = CONNECT_SECONDS,
         read_seconds: float = READ_SECONDS,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`may_write` is asked right before each request that changes something."""
+        self._may_write = may_write
         # Connections of its own: calls that hang here must not take those of another client, the Lease's least of all.
         self._session = Session(api, concurrency, connect_seconds, read_seconds)
         self._slots = asyncio.Semaphore(concurrency)
@@ -333,6 +336,8 @@ class Kube:
         sent = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         content = patch if method == "PATCH" else "application/json"
         async with self._slots:
+            if method != "GET" and not self._may_write():
+                raise UnavailableError(0, "NotLeading", f"{where}: not sent, another process may act by now")
             call = self._session.request(method, url, sent, content)
             # Shielded: a request on its way cannot be called back, and whoever cancels must know that it ended.
             answer = await call if method == "GET" else await _finish(asyncio.ensure_future(call))
