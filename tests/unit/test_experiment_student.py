@@ -1,4 +1,4 @@
-"""Our Student's t against scipy's."""
+"""Which of scipy's functions say what, held to its distributions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_tails(freedom: int, statistic: float) -> None:
 
 
 def test_no_tail_beyond_infinity() -> None:
-    assert [student.both_tails(freedom, math.inf) for freedom in (1, 2, 7)] == pytest.approx([0, 0, 0], abs=1e-15)
+    assert [student.both_tails(freedom, math.inf) for freedom in (1, 2, 7)] == [0, 0, 0]
 
 
 @given(FREEDOMS, st.floats(1e-6, 0.99))
