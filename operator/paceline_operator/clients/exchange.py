@@ -15,7 +15,10 @@ import aiohttp
 import httpx
 
 CONNECT_SECONDS = 2.0
-CONNECTIONS = 64
+CONNECTIONS = 512
+"""As many as all passes that run at once ask (fleet: 32, of 16 engines each): were they fewer, pods of a few servings
+that answer a byte a second would hold those that the others wait for.
+"""
 CHUNK_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """A full samples answer (20 loads x 17 ks x 3 contexts, histograms included) is under 3 MB; /metrics is 40 KB."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 MAX_DEPTH = 128
@@ -20,12 +19,12 @@ _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 class Decoder(json.JSONDecoder):
     """Reads any depth."""
 
-    def decode(self, s: str, _w: Callable[..., Any] = json.decoder.WHITESPACE.match) -> Any:  # type: ignore[attr-defined]
+    def decode(self, s: str, *where: Any) -> Any:
         """As that of the library; what is deeper than MAX_DEPTH is null where the document is too deep for it."""
         try:
-            return super().decode(s, _w)
+            return super().decode(s, *where)
         except RecursionError:
-            return super().decode(cut(s), _w)
+            return super().decode(cut(s), *where)
 
 
 def install() -> None:
