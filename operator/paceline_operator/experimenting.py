@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 3.0
 """Between two looks at an engine that runs."""
+SOON_SECONDS = 1.0
+"""After something was done."""
 PENDING_SECONDS = 30.0
 """Between two looks for what is waited for."""
 LOG_LINES, LOG_BYTES = 20_000, 4 * 1024 * 1024
@@ -150,7 +152,8 @@ class ExperimentPass:
         known = variants.of(spec, serving_then.spec)
         stored = {name: await keeping.of_variant(self._kube, raw, name) for name in known}
         kept = {
-            name: stored[name] or Kept(shown.first(experiment, serving_then, planned, known[name], self._hands.defaults))
+            name: stored[name]
+            or Kept(shown.first(experiment, serving_then, planned, known[name], self._hands.defaults))
             for name in known
         }
         absent = tuple(name for name, one in stored.items() if one is None)
@@ -321,7 +324,9 @@ class ExperimentPass:
         await act.write_status(self._kube, raw, status)
         if step.phase in (*ENDED, Phase.SUSPENDED):
             return PassResult()
-        return PassResult(after=POLL_SECONDS if step.phase is Phase.RUNNING else PENDING_SECONDS)
+        if step.phase is Phase.PENDING:
+            return PassResult(after=PENDING_SECONDS)
+        return PassResult(after=POLL_SECONDS if step.act is Act.WAIT else SOON_SECONDS)
 
 
 def judged(raw: Object) -> tuple[SpeculationExperiment | None, Verdict]:
