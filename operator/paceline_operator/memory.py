@@ -25,6 +25,7 @@ from paceline_operator.rollout.contract import Answers
 from paceline_operator.rollout.evidence import Watch
 from paceline_operator.rollout.proposal import Proposal
 from paceline_operator.safety.detect import Progress
+from paceline_operator.safety.incident import Incident
 from paceline_operator.scaling.motion import Motion
 from paceline_operator.scaling.values import Past
 from paceline_operator.sightings import Sighting
@@ -78,6 +79,8 @@ class Remembered:
     contract_at: float | None = None
     hung: Mapping[str, float] = field(default_factory=dict)
     """Pod -> seconds for which its engine stands still with requests running, as found last."""
+    unkept: list[Incident] = field(default_factory=list)
+    """Records that could not be written yet."""
     frozen: bool = False
     """Pods with two templates serve, as it found: k stays as it is."""
     look_at: float | None = None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import TableRow
-from paceline_operator.clients.kube import Kube, KubeError
+from paceline_operator.clients.kube import ForbiddenError, InvalidError, Kube, KubeError
 from paceline_operator.clock import rfc3339
 from paceline_operator.draft import Draft
 from paceline_operator.effective.declared import CONTAINER
@@ -65,18 +65,20 @@ def record(draft: Draft, memory: Remembered, pod: Object, fault: Fault, log: str
     )
 
 
-async def keep(kube: Kube, serving: SpeculativeServing, records: Sequence[Incident]) -> None:
-    """In the serving's ConfigMap. A record that cannot be kept is logged: it must not keep pods from their remedy."""
+async def keep(kube: Kube, serving: SpeculativeServing, records: Sequence[Incident]) -> bool:
+    """In the serving's ConfigMap. False where it may work later: a record must not keep pods from their remedy."""
     metadata = child_metadata(serving, naming.INCIDENTS)
     try:
         there = await kube.get("ConfigMap", metadata["namespace"], metadata["name"])
         owners = [one.get("uid") for one in (there or {}).get("metadata", {}).get("ownerReferences") or []]
         if there is not None and serving.metadata.uid not in owners:
             logger.warning("Incidents not kept, the ConfigMap is somebody else's: name=%s", metadata["name"])
-            return
+            return True
         fresh = {one.id: incident.body(replace(one, action=incident.clean(one.action))) for one in records}
         data = incident.kept((there or {}).get("data") or {}, fresh)
         if there is None or data != there.get("data"):
             await kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
     except KubeError as error:
         logger.warning("Incidents not kept: name=%s error=%s", metadata["name"], error)
+        return isinstance(error, ForbiddenError | InvalidError)
+    return True

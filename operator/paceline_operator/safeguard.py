@@ -20,6 +20,7 @@ from paceline_operator.draft import Draft, Hands
 from paceline_operator.effective.declared import CONTAINER, of_pod
 from paceline_operator.memory import Remembered
 from paceline_operator.plan import Object, Observation, Target
+from paceline_operator.preflight import matrix
 from paceline_operator.safety import detect, incident
 from paceline_operator.safety.course import Fault, Sight, step
 from paceline_operator.safety.detect import End
@@ -82,6 +83,7 @@ async def look(
         alive=frozenset(names),
         hung={uid: pod for uid, pod in still.items() if _is_stable(by_uid[uid])},
         acts=acts,
+        version=matrix.version_of(spec.engine, hands.defaults.engine_image),
     )
     course = step(before, [fault for fault, _ in faults], sight)
     if course.memory.since != before.since:
@@ -95,7 +97,9 @@ async def look(
     if faults and acts:
         done = "; ".join(event.message for event in course.events if event.reason in _STEPS) or "noted, nothing done"
         kept = [records.record(draft, memory, by_uid[fault.uid], fault, log, done) for fault, log in faults]
-        await records.keep(hands.kube, serving, kept)
+        memory.unkept = [*memory.unkept, *kept][-incident.MAX_RECORDS :]
+    if memory.unkept and acts and await records.keep(hands.kube, serving, memory.unkept):
+        memory.unkept = []
     draft.fields["safety"] = course.memory
     draft.verdicts.append(course.verdict)
     draft.report.events += course.events

@@ -18,6 +18,7 @@ import pytest
 from paceline_engine.protocol import Gauges
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
+from paceline_operator.clients.kube import UnavailableError
 from paceline_operator.clock import rfc3339
 from paceline_operator.effective.declared import of_pod
 from tests.fakes import Object
@@ -145,6 +146,7 @@ async def test_the_published_grid_ends_without_adaptive_verification_and_nothing
     said = stage.message("RemedyInForce")
     assert stage.condition("RemedyInForce") == ("True", "StableUnderChange")
     assert "stable under this change: adaptive verification absent" in said
+    assert "an upgrade is proposed: vLLM after 0.32.0" in said
     assert "fixed" not in said
     assert stage.safety["breaker"] == "Closed"
     assert len(stage.tried) == 1
@@ -203,6 +205,29 @@ async def test_where_nothing_helps_all_serve_without_speculation_until_a_retry_o
     assert len(stage.events("RemedyLifted")) == 1
     assert [(one["av"], one["k"]) for one in stage.boots()] == [(True, 7)] * 2
     assert len(stage.tried) == tried + 1, "the way back goes through a canary, as any change"
+
+
+@pytest.mark.parametrize("adaptive", ["Enabled", "Disabled"])
+@pytest.mark.parametrize("graphs", ["FULL_AND_PIECEWISE", "FULL_DECODE_ONLY"])
+async def test_each_cell_of_the_published_grid_ends_where_the_reporter_found_it_stable(
+    tmp_path: Path, adaptive: str, graphs: str
+) -> None:
+    """Adaptive verification x graphs: of the four, one dies."""
+    spec = copy.deepcopy(GRID)
+    spec["speculation"]["adaptiveVerification"], spec["engine"]["cudagraphMode"] = adaptive, graphs
+    stage = Crashing(tmp_path, published, spec)
+    dies = (adaptive, graphs) == ("Enabled", "FULL_AND_PIECEWISE")
+    if dies:
+        await stage.until_safety("Stable", seconds=15.0)
+    else:
+        await stage.go(60, seconds=15.0)
+    assert (stage.safety["phase"], stage.safety["rung"]) == (
+        ("Stable", "WithoutAdaptiveVerification") if dies else ("Rest", "")
+    )
+    assert len(stage.tried) == int(dies), "one change, or none"
+    await stage.settle()
+    kept = (adaptive == "Enabled" and not dies, 7, graphs)
+    assert [(one["av"], one["k"], one["graphs"]) for one in stage.boots()] == [kept] * 2
 
 
 async def test_a_new_engine_version_begins_anew_and_another_field_does_not(tmp_path: Path) -> None:
@@ -409,3 +434,18 @@ async def test_a_speculating_pod_that_breaks_the_contract_where_a_plain_one_keep
     assert len(stage.events("OutputContract")) == told
     assert len(asked) <= 2 * (1 + 300 / 30), "at the rate that is asked for"
     assert len(asked) >= 16
+
+
+async def test_a_record_that_cannot_be_kept_now_is_kept_later(tmp_path: Path) -> None:
+    stage = Crashing(tmp_path, lambda _: True)
+    await stage.go(5)
+    stage.kube.refuse["APPLY", "ConfigMap"] = UnavailableError(500, "InternalError", "")
+    stage.crash(stage.pods(naming.TRACK_STABLE)[0])
+    await stage.go(2)
+    assert len(stage.status["safety"]["deaths"]) == 1
+    stage.kube.refuse.clear()
+    await stage.go()
+    assert len(stage.kube.find("ConfigMap", "demo-incidents")["data"]) == 1
+    stage.writes()
+    await stage.go(3)
+    assert ("APPLY", "ConfigMap") not in stage.writes(), "once"
