@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # In `make test` the quick layers come first and stop the run where they fail.
 QUICK := tests/unit tests/golden tests/replay
-REAL := tests/cluster tests/engine tests/e2e
+REAL := tests/cluster tests/reliability tests/engine tests/e2e
 
 .PHONY: help
 help: ## List the commands

@@ -201,7 +201,7 @@ class Course:
                 for stage in STAGES:
                     life.killer.arm(None)
                     stage.act(life)
-                    _wait(life, stage)
+                    wait_for(life, stage)
                     found = _at_rest(life)
                     with self._told:
                         self.calls[stage.name], self._snapshots[stage.name] = list(life.killer.calls), found
@@ -235,7 +235,9 @@ def lived(cluster: ControlPlane, namespace: str) -> Iterator[Life]:
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
-def _wait(life: Life, stage: Stage) -> None:
+def wait_for(life: Life, stage: Stage) -> None:
+    """Until the stage is where it leads."""
+
     def reached() -> bool:
         return stage.reached(life.serving().get("status", {}))
 
