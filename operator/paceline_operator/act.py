@@ -139,9 +139,14 @@ async def scale(kube: Kube, serving: Object, replicas: int, report: Report) -> b
     return True
 
 
+def as_json(status: ApiModel) -> Object:
+    """As it is stored."""
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
 async def write_status(kube: Kube, raw: Object, status: ApiModel) -> Object:
     """Write `status` where it differs from what `raw` has. Returns it as JSON."""
-    wanted: Object = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    wanted = as_json(status)
     if wanted == (raw.get("status") or {}):
         return wanted
     meta = raw["metadata"]

@@ -38,6 +38,8 @@ class Draft:
     fields: dict[str, Any]
     verdicts: list[Verdict]
     report: act.Report
+    stored: ServingStatus
+    """As the API server has it; `previous` where that could be written."""
     withdrawn: set[ConditionType] = field(default_factory=set)
 
     def tells(self, kind: ConditionType) -> bool:

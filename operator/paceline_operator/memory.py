@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from paceline_operator.api.profiles import ProfileSpec
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.api.status import ServingStatus
+from paceline_operator.calm import Calm
 from paceline_operator.effective.fleet import Known
 from paceline_operator.events import Recorder
 from paceline_operator.firsttokens import FirstTokens
@@ -64,6 +65,8 @@ class Remembered:
     scaling_told_at: float = 0.0
     motion: Motion = field(default_factory=Motion)
     """Pods that come and go by scaling."""
+    calm: Calm | None = None
+    """What may be believed without another look."""
     unsaved: ServingStatus | None = None
     """Status that could not be written: the decisions in it must not be lost."""
     in_force: SpeculativeServing | None = None

@@ -11,6 +11,7 @@ from paceline_operator.acceptance import accept
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
+from paceline_operator.calm import calm
 from paceline_operator.clients.kube import ForbiddenError, Object
 from paceline_operator.clock import rfc3339
 from paceline_operator.draft import Draft, Hands
@@ -46,7 +47,12 @@ class ServingPass:
 
     async def run(self, full: bool) -> Result:
         """One pass; `full` also compares all children. Raises a KubeError where it is to be tried again soon."""
-        raw = await self._hands.kube.get(naming.KIND_SERVING, self._namespace, self._name)
+        now = self._hands.clock.monotonic()
+        due = self._memory.look_at is not None and self._memory.look_at <= now
+        known, self._memory.calm = self._memory.calm, None
+        if full or due or self._memory.unsaved or (known is not None and not known.holds(now)):
+            known = None
+        raw = known.raw if known else await self._hands.kube.get(naming.KIND_SERVING, self._namespace, self._name)
         if raw is None:
             ENGINES.put((self._namespace, self._name), {})
             SERVINGS.put((self._namespace, self._name), None)
@@ -56,20 +62,24 @@ class ServingPass:
             return Result()  # children go by their owner references
         if meta["uid"] != self._memory.uid:
             self._memory = Remembered(uid=meta["uid"])
-        previous = self._memory.unsaved or verdicts.status_of(raw, ServingStatus)
-        due = self._memory.look_at is not None and self._memory.look_at <= self._hands.clock.monotonic()
+        stored = known.status if known else verdicts.status_of(raw, ServingStatus)
         full = full or due or self._memory.generation != meta["generation"]
-        draft = Draft(raw, previous, {}, [], act.Report())
+        draft = Draft(raw, self._memory.unsaved or stored, {}, [], act.Report(), stored)
         serving, accepted = self._accepted(raw)
         after = None
         try:
-            after = await self._work(draft, serving, accepted, full)
+            look = known.look if known else await observe.surroundings(self._hands.kube, raw, full)
+            after = await self._work(draft, serving, accepted, look)
         except ForbiddenError as error:  # waiting does not help, a role does: said where people look
             draft.report.errors.append(error)
             draft.verdicts = [accepted, verdicts.failed([str(error)])]
-        await self._conclude(draft)
+        await self._conclude(draft, live=known is None)
         if draft.report.errors:
             raise draft.report.errors[0]
+        memory = self._memory
+        rests = memory.generation == meta["generation"] and memory.look_at is None
+        if serving is not None and rests and not (memory.frozen or memory.hung):
+            memory.calm = calm(draft.raw, serving, draft.stored, look, known.read_at if known else now)
         return Result(after=after)
 
     def _accepted(self, raw: Object) -> tuple[SpeculativeServing | None, Verdict]:
@@ -83,12 +93,11 @@ class ServingPass:
         return self._judged[1]
 
     async def _work(
-        self, draft: Draft, serving: SpeculativeServing | None, accepted: Verdict, full: bool
+        self, draft: Draft, serving: SpeculativeServing | None, accepted: Verdict, look: Observation
     ) -> float | None:
         """Children, token and table; the seconds to the next pass."""
         hands, memory, raw = self._hands, self._memory, draft.raw
         suspended = serving is not None and serving.spec.suspend
-        look = await observe.surroundings(hands.kube, raw, full)
         asked = serving if not suspended else None
         plan = None
         if asked and look.children is not None:
@@ -152,13 +161,14 @@ class ServingPass:
         await self._tell(draft, draft.report.events)
         status = draft.previous.model_copy(update={"rollout": draft.fields["rollout"]})
         draft.raw = {**draft.raw, "status": await act.write_status(self._hands.kube, draft.raw, status)}
+        draft.stored = status
 
     async def _tell(self, draft: Draft, news: Sequence[events.Event]) -> None:
         clock = self._hands.clock
         fresh = self._memory.recorder.fresh(news, clock.monotonic())
         await act.post(self._hands.kube, draft.raw, fresh, rfc3339(clock.now()))
 
-    async def _conclude(self, draft: Draft) -> None:
+    async def _conclude(self, draft: Draft, *, live: bool) -> None:
         """Events, then the one status write. Status that cannot be written is kept for the next pass.
 
         In this order: whoever is killed in between tells of it twice, which is better than never.
@@ -172,7 +182,9 @@ class ServingPass:
         status = draft.previous.model_copy(update={**draft.fields, "conditions": conditions})
         memory.unsaved = status
         SERVINGS.put((self._namespace, self._name), status, self._hands.clock.now().timestamp())
-        news = [*draft.report.events, *events.of_change(verdicts.status_of(draft.raw, ServingStatus), status)]
+        news = [*draft.report.events, *events.of_change(draft.stored, status)]
         await self._tell(draft, news)
-        await act.write_status(self._hands.kube, draft.raw, status)
-        memory.unsaved = None
+        if live or status != draft.stored:
+            raw = draft.raw if live else {**draft.raw, "status": act.as_json(draft.stored)}
+            await act.write_status(self._hands.kube, raw, status)
+        memory.unsaved, draft.stored = None, status

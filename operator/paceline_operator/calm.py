@@ -1,0 +1,62 @@
+"""What a pass read of the cluster where nothing comes or goes: passes of the tuner alone go by it for a while. Pure.
+
+A thousand quiet servings would ask two hundred times a second for what did not change; where it does, a watch wakes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from paceline_operator.api.autoscaling import AutoscalingMode
+from paceline_operator.api.serving import SpeculativeServing
+from paceline_operator.api.status import ServingStatus
+from paceline_operator.plan import Object, Observation
+from paceline_operator.verdicts import is_ready, replicas_of
+
+LIVE_SECONDS = 60.0
+"""Since it was read: a watch may stall, and then nobody wakes the object. Nothing is deleted or scaled by such a view:
+what is to be is found in one pass, and done in the next, which reads."""
+
+
+@dataclass(frozen=True)
+class Calm:
+    """As it was read, and the status that was written since."""
+
+    raw: Object
+    """Without status and managedFields."""
+    status: ServingStatus
+    look: Observation
+    """Its children left out."""
+    read_at: float
+    """Monotonic."""
+
+    def holds(self, now: float) -> bool:
+        """Whether a pass may go by it."""
+        return 0 <= now - self.read_at < LIVE_SECONDS
+
+
+def calm(
+    raw: Object, serving: SpeculativeServing, status: ServingStatus, look: Observation, read_at: float
+) -> Calm | None:
+    """None where something is under way that a pass must see as it is: pods that come or go, or replicas to decide."""
+    pods = (*look.pods, *look.plain, *look.workers)
+    quiet = len(look.pods) == replicas_of(raw) and all(map(is_ready, pods)) and not look.pullers
+    if not quiet or look.missing_secrets or serving.spec.autoscaling.mode is not AutoscalingMode.DISABLED:
+        return None
+    bare = {name: value for name, value in raw.items() if name != "status"}
+    kept = replace(
+        look,
+        pods=tuple(map(_trimmed, look.pods)),
+        plain=tuple(map(_trimmed, look.plain)),
+        workers=tuple(map(_trimmed, look.workers)),
+        children=None,
+        absent={},
+        pulls={},
+    )
+    return Calm(_trimmed(bare), status, kept, read_at)
+
+
+def _trimmed(body: Object) -> Object:
+    """Who wrote which field is half of what an object takes."""
+    meta = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+    return {**body, "metadata": meta}

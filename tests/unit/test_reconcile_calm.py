@@ -1,0 +1,98 @@
+"""Passes of the tuner where nothing comes or goes: they read engines alone, for a minute at most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline_operator import naming
+from paceline_operator.api.conditions import Reason
+from paceline_operator.calm import LIVE_SECONDS
+from paceline_operator.clients.kube import UnavailableError
+from tests.world import SPEC, World
+
+
+@pytest.fixture
+async def quiet(world: World) -> World:
+    """One pod of one, ready, and children as they should be."""
+    world.pod("demo-1", track="stable")
+    await world.serving.run(full=True)
+    world.writes()
+    world.engines.asked.clear()
+    return world
+
+
+async def read_in(world: World, seconds: float = 10.0, *, full: bool = False) -> int:
+    """Reads of the API server in the next pass."""
+    before = world.kube.reads
+    world.clock.advance(seconds)
+    await world.serving.run(full=full)
+    return world.kube.reads - before
+
+
+async def test_quiet_passes_read_engines_alone_and_the_cluster_once_a_minute(quiet: World) -> None:
+    read = [await read_in(quiet) for _ in range(12)]
+    assert len(quiet.engines.asked) == 12
+    assert read == 2 * [0, 0, 0, 0, 0, 2], "the object and its pods"
+    assert quiet.writes() == []
+
+
+async def test_whoever_is_woken_reads(quiet: World) -> None:
+    assert await read_in(quiet) == 0
+    assert await read_in(quiet, full=True) > 2
+
+
+async def test_a_view_is_no_older_than_its_reading_whatever_passes_it_served(quiet: World) -> None:
+    assert await read_in(quiet, LIVE_SECONDS - 1) == 0
+    assert await read_in(quiet, 1) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ready": False},
+        {"ip": ""},
+        {
+            "containerStatuses": [{"name": "engine", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}],
+            "ready": False,
+        },
+    ],
+)
+async def test_where_pods_come_or_go_each_pass_reads(quiet: World, change: dict[str, Any]) -> None:
+    quiet.pod("demo-1", track="stable", **change)
+    await quiet.serving.run(full=True)
+    if change != {"ip": ""}:
+        assert await read_in(quiet) >= 2
+    quiet.pod("demo-2", track="stable")
+    await quiet.serving.run(full=True)
+    assert await read_in(quiet) >= 2, "two pods of one"
+
+
+async def test_where_replicas_are_decided_each_pass_reads(quiet: World) -> None:
+    quiet.apply({**SPEC, "autoscaling": {"mode": "Builtin", "minReplicas": 1, "maxReplicas": 2}})
+    await quiet.serving.run(full=True)
+    assert await read_in(quiet) >= 2
+
+
+async def test_what_changed_is_written_without_another_look_and_once(quiet: World) -> None:
+    quiet.engines.failures["demo-1"] = Reason.POD_NOT_ANSWERING
+    reads = quiet.kube.reads
+    quiet.clock.advance(10)
+    await quiet.serving.run(full=False)
+    assert quiet.writes() == [("STATUS", naming.KIND_SERVING)]
+    assert quiet.condition("MetricsAvailable")[0] == "False"
+    assert quiet.kube.reads == reads
+    await read_in(quiet)
+    assert quiet.writes() == []
+
+
+async def test_status_that_could_not_be_written_is_written_after_a_look(quiet: World) -> None:
+    quiet.engines.failures["demo-1"] = Reason.POD_NOT_ANSWERING
+    quiet.kube.refuse[("STATUS", naming.KIND_SERVING)] = UnavailableError(503, "Down", "etcd")
+    quiet.clock.advance(10)
+    with pytest.raises(UnavailableError):
+        await quiet.serving.run(full=False)
+    quiet.kube.refuse.clear()
+    assert await read_in(quiet) >= 2
+    assert quiet.condition("MetricsAvailable")[0] == "False"
