@@ -41,7 +41,7 @@ def running(job: Raw, number: int, pod: Raw, lines: Sequence[Line] | None) -> Ru
         ended, at = f"the engine ended: {_how(engine)}", _seconds(engine.get("finishedAt")) or 0.0
     elif init := _init_failed(pod):
         ended = init
-    elif failed or load:
+    elif failed or (load and lines is not None):
         ended = failed or f"the load ended: {_how(load)}"
     elif _failed(job) or status.get("phase") == "Failed":
         ended = _job_said(job) or str(status.get("message") or status.get("reason") or "its pod failed")[:CLIPPED]
