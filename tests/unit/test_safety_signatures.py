@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_operator.safety.signatures import UNKNOWN, Death, Remedy, fingerprint, last_exception, library, name
+from paceline_operator.safety.signatures import (
+    UNKNOWN,
+    Death,
+    Remedy,
+    fingerprint,
+    last_exception,
+    library,
+    name,
+    upgrade,
+)
 
 PREFIX = "(EngineCore pid=71) ERROR 11-30 01:10:04 [core.py:1586] "
 ILLEGAL = (
@@ -58,6 +67,28 @@ def test_remedies_of_the_illegal_access_with_adaptive_verification_come_in_the_p
         Remedy.DECODE_ONLY_GRAPHS,
         Remedy.WITHOUT_SPECULATION,
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("0.32", "an upgrade is proposed: vLLM after 0.32.0 mends"),
+        ("0.31", "an upgrade is proposed"),
+        ("", "an upgrade is proposed"),
+        ("0.33", "does not cover this model's path, or this is another fault"),
+        ("1.0", "does not cover this model's path"),
+    ],
+)
+def test_an_upgrade_is_proposed_where_a_fix_is_known_and_the_engine_has_it_not(version: str, said: str) -> None:
+    found = upgrade("adaptive-verification-illegal-access", version)
+    assert said in found
+    assert "/pull/59986" in found
+    assert upgrade("device-assert", version) == upgrade("0123456789ab", version) == ""
+
+
+def test_the_versions_that_a_crash_was_reported_of_are_said() -> None:
+    assert name(Death(ILLEGAL, adaptive_verification=True)).known.endswith("Reported of vLLM 0.32.0.")
+    assert "Reported of" not in name(Death(ILLEGAL)).known
 
 
 def test_an_unknown_crash_keeps_its_fingerprint_over_what_differs_between_two_of_a_kind() -> None:

@@ -30,7 +30,7 @@ from paceline_operator.events import NORMAL, WARNING, Event
 from paceline_operator.safety import breaker, ladder
 from paceline_operator.safety.ladder import Climb, Rung
 from paceline_operator.safety.lay import laid, trial_name
-from paceline_operator.safety.signatures import Named, Remedy, library, remedies_of
+from paceline_operator.safety.signatures import Named, Remedy, library, remedies_of, upgrade
 from paceline_operator.verdicts import Verdict
 
 HOUR = timedelta(hours=1)
@@ -83,6 +83,8 @@ class Sight:
     """UID -> name of pods that stand still now and are not a rollout's to judge."""
     acts: bool = True
     """Not suspended."""
+    version: str = ""
+    """Of vLLM, `major.minor`, by which the spec is judged."""
 
 
 @dataclass(frozen=True)
@@ -124,17 +126,27 @@ def verdict(memory: SafetyStatus, sight: Sight) -> Verdict:
         reason = Reason.ENGINE_HUNG if last.kind == "Hang" else Reason.ENGINE_CRASHED
         known = next((one for one in library() if one.id == last.fingerprint), None)
         more = f"; {known.known}" if known else ""
+        more += _upgrade(last.fingerprint, sight)
         more += "; no other boot configuration helps" if not remedies_of(last.fingerprint) else ""
         return Verdict(_TYPE, False, reason, f"{last.pod} at {last.at}: {last.title} ({last.fingerprint}){more}")
-    what = f"{said}; {memory.evidence}"
+    mended = _upgrade(memory.fault, sight)
+    what = f"{said}; {memory.evidence}{mended}"
     match memory.phase:
         case Phase.TRIAL if memory.since is None:
             return Verdict(_TYPE, True, Reason.BREAKER_OPEN, what)
         case Phase.TRIAL:
-            return Verdict(_TYPE, True, Reason.REMEDY_TRIED, f"{said}, up since {memory.since}; {memory.evidence}")
+            return Verdict(
+                _TYPE, True, Reason.REMEDY_TRIED, f"{said}, up since {memory.since}; {memory.evidence}{mended}"
+            )
         case Phase.STABLE:
-            return Verdict(_TYPE, True, Reason.STABLE_UNDER_CHANGE, f"{said}; since {memory.since}; {memory.evidence}")
+            text = f"{said}; since {memory.since}; {memory.evidence}{mended}"
+            return Verdict(_TYPE, True, Reason.STABLE_UNDER_CHANGE, text)
     return Verdict(_TYPE, True, Reason.REMEDIES_SPENT, what)
+
+
+def _upgrade(fault: str, sight: Sight) -> str:
+    found = upgrade(fault, sight.version)
+    return f"; {found}" if found else ""
 
 
 def _begun_anew(memory: SafetyStatus, sight: Sight, events: list[Event]) -> SafetyStatus:
@@ -205,7 +217,7 @@ def _climbed(memory: SafetyStatus, faults: Sequence[Fault], sight: Sight, events
     memory = _stored(memory, climb)
     if stable:
         text = ladder.words(climb, _choices(memory, sight))
-        events.append(Event(NORMAL, Reason.STABLE_UNDER_CHANGE, text))
+        events.append(Event(NORMAL, Reason.STABLE_UNDER_CHANGE, text + _upgrade(memory.fault, sight)))
     return memory
 
 
@@ -240,7 +252,8 @@ def _next_rung(memory: SafetyStatus, why: str, sight: Sight, events: list[Event]
     memory = memory.model_copy(update={"began_at": rfc3339(sight.now)})
     climb = ladder.failed(_climb(memory), _choices(memory, sight))
     if climb.phase is Phase.SPENT:
-        events.append(Event(WARNING, Reason.REMEDIES_SPENT, ladder.words(climb, ())))
+        text = ladder.words(climb, ()) + _upgrade(memory.fault, sight)
+        events.append(Event(WARNING, Reason.REMEDIES_SPENT, text))
     return _stored(memory, climb, sight)
 
 

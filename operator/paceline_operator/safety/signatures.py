@@ -49,6 +49,17 @@ class When(BaseModel):
     speculation: bool | None = None
 
 
+class Fix(BaseModel):
+    """A change of vLLM that mends what was reported. Whether that is this model's path, no data can say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    after: str = Field(pattern=r"^\d+(\.\d+){1,2}$")
+    """The last version without it."""
+    of: str
+    """What it mends."""
+    source: str
+
+
 class Signature(BaseModel):
     """One kind of crash."""
 
@@ -59,6 +70,9 @@ class Signature(BaseModel):
     reasons: tuple[str, ...] = ()
     when: When = Field(default_factory=When)
     known: str
+    versions: str = ""
+    """Of vLLM, for which it was reported; empty: not only for some."""
+    fix: Fix | None = None
     source: str
     remedies: tuple[Remedy, ...]
 
@@ -113,9 +127,8 @@ def name(death: Death, signatures: Sequence[Signature] | None = None) -> Named:
     """The first signature that fits, or a fingerprint of what was logged."""
     for signature in library() if signatures is None else signatures:
         if _fits(signature, death):
-            return Named(
-                signature.id, signature.id, signature.title, signature.known, signature.source, signature.remedies
-            )
+            known = signature.known + (f" Reported of vLLM {signature.versions}." if signature.versions else "")
+            return Named(signature.id, signature.id, signature.title, known, signature.source, signature.remedies)
     title = last_exception(death.log + "\n" + death.message) or _ending(death)
     return Named(UNKNOWN, fingerprint(death), title, "", "", UNKNOWN_REMEDIES)
 
@@ -124,6 +137,24 @@ def remedies_of(fingerprint: str) -> tuple[Remedy, ...]:
     """The rungs for a death that was named before, by its fingerprint."""
     known = next((one for one in library() if one.id == fingerprint), None)
     return known.remedies if known else UNKNOWN_REMEDIES
+
+
+def upgrade(fingerprint: str, version: str) -> str:
+    """The last rung, which is a person's: what is known of a vLLM that mends it; empty where nothing is. `version`:
+    `major.minor` of the engine that ended."""
+    known = next((one for one in library() if one.id == fingerprint), None)
+    if known is None or known.fix is None:
+        return ""
+    fix = known.fix
+    if _numbers(version) <= _numbers(fix.after)[:2]:
+        path = "whether that is this model's path shows the canary that spec.engine.image starts"
+        return f"an upgrade is proposed: vLLM after {fix.after} mends {fix.of} ({fix.source}); {path}"
+    other = "it does not cover this model's path, or this is another fault"
+    return f"vLLM {version} mends {fix.of} already ({fix.source}): {other}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def fingerprint(death: Death) -> str:
