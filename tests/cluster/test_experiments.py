@@ -188,7 +188,7 @@ def test_one_variant_never_starts(stage: Stage) -> None:
     status = stage.ended("never")
     assert (status["phase"], status["windows"]) == ("Completed", 2)
     (text,) = status["missing"]
-    assert text.startswith("serving: rounds 1, 2, load 2: it did not serve within 10 s")
+    assert text.startswith("serving: rounds 1, 2, load 2: it did not start within 10 s")
 
 
 def test_at_rest_nothing_is_written(stage: Stage) -> None:

@@ -269,7 +269,7 @@ async def test_one_that_never_starts_is_ended_at_its_deadline() -> None:
     scene = Scene(fate=lambda visit, variant: {"status": pending} if variant == "k3" else good(visit, variant))
     status = await scene.until_it_rests()
     assert status["phase"] == "Completed"
-    assert any("k3: rounds 1, 2" in text and "did not serve within 60 s" in text for text in status["missing"])
+    assert any("k3: rounds 1, 2" in text and "did not start within 60 s" in text for text in status["missing"])
     assert any("no GPU" in text for text in status["missing"])
     assert scene.left() == set()
 

@@ -45,6 +45,8 @@ class Running:
     created: float
     began: float | None = None
     """Since when its pod holds its devices; None: not yet."""
+    engine_began: float | None = None
+    """Since when its engine's container runs."""
     ready: bool = False
     """The load has found the engine serving."""
     done: bool = False
@@ -69,7 +71,7 @@ class Situation:
     """Of one engine."""
     budget_gpu_minutes: float
     start_seconds: float
-    """From the Job to the engine's first answer (engine.startupTimeoutSeconds)."""
+    """From the Job to the engine's start, and from there to its first answer (engine.startupTimeoutSeconds)."""
     now: float
     suspend: bool = False
     cancel: bool = False
@@ -161,9 +163,10 @@ def _why_ended(s: Situation, running: Running) -> str:
         return ""
     if running.ended and (running.load_ended or s.now > running.ended_at + GRACE_SECONDS):
         return running.ended
-    if not running.ready and s.now > running.created + s.start_seconds:
+    if not running.ready and s.now > (running.engine_began or running.created) + s.start_seconds:
+        what = "serve" if running.engine_began else "start"
         why = f": {running.waits_for}" if running.waits_for else ""
-        return f"it did not serve within {s.start_seconds:.0f} s (engine.startupTimeoutSeconds){why}"
+        return f"it did not {what} within {s.start_seconds:.0f} s (engine.startupTimeoutSeconds){why}"
     if running.began is None:
         return ""
     took = s.now - running.began
@@ -178,7 +181,7 @@ def limit_seconds(plan: Plan, number: int, start_seconds: float) -> float:
     """Which no visit exceeds: the load beside the engine has stricter limits of its own."""
     visit = plan.visits[number]
     runs = len(visit.warm_up) + len(visit.measurements)
-    return start_seconds + runs * (LOADING_SECONDS + SLOWEST * plan.seconds)
+    return 2 * start_seconds + runs * (LOADING_SECONDS + SLOWEST * plan.seconds)
 
 
 def _next_seconds(s: Situation) -> float:

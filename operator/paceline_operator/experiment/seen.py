@@ -16,6 +16,7 @@ from paceline_operator.experiment.results import LengthPoint, LogWarning, Method
 from paceline_operator.resources import preflight
 from paceline_operator.resources.pod import CONTAINER
 from paceline_operator.resources.trial import LOAD_CONTAINER
+from paceline_operator.safety.incident import clean_title
 
 Raw = Mapping[str, Any]
 CLIPPED = 300
@@ -49,6 +50,7 @@ def running(job: Raw, number: int, pod: Raw, lines: Sequence[Line] | None) -> Ru
         visit=number,
         created=_seconds(job["metadata"].get("creationTimestamp")) or 0.0,
         began=began,
+        engine_began=started(pod),
         ready=lines is None or any(line.ready for line in said),
         done=any(line.done for line in said),
         ended=ended,
@@ -132,7 +134,7 @@ def _ended(pod: Raw, name: str) -> Raw:
 
 def _how(ended: Raw) -> str:
     lines = [line for line in str(ended.get("message") or "").splitlines() if line.strip()]
-    last = f": {lines[-1].strip()[:CLIPPED]}" if lines else ""
+    last = f": {clean_title(lines[-1].strip())[:CLIPPED]}" if lines else ""
     return f"{ended.get('reason') or 'Unknown'}, exit code {ended.get('exitCode')}{last}"
 
 

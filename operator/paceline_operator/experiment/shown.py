@@ -17,6 +17,7 @@ from paceline_operator.experiment.verdict import Comparison, Judge, compare
 from paceline_operator.experiment.winner import winner
 from paceline_operator.resources import Defaults
 from paceline_operator.resources.pod import CONTAINER
+from paceline_operator.safety.incident import clean_arguments
 
 LONGEST = 1024
 
@@ -43,7 +44,7 @@ def first(
         methods=Methods(
             gpu="unknown",
             versions={"image": str(engine["image"])[:LONGEST]},
-            arguments=tuple(str(one)[:LONGEST] for one in engine.get("args", [])),
+            arguments=tuple(one[:LONGEST] for one in clean_arguments(list(map(str, engine.get("args", []))))),
             load=load.described(experiment.spec.load, source),
         ),
     )
