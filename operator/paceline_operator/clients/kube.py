@@ -18,6 +18,7 @@ import yaml
 from kubernetes import client, config
 
 from paceline_operator import metrics, naming
+from paceline_operator.clients import sent
 from paceline_operator.clients.session import Answer, Session
 from paceline_operator.kinds import OPTIONAL
 
@@ -333,12 +334,12 @@ class Kube:
     async def _send(
         self, method: str, url: str, where: str, kind: str = "", body: Object | None = None, patch: str = APPLY
     ) -> Object:
-        sent = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        data = None if body is None else sent.body(body)
         content = patch if method == "PATCH" else "application/json"
         async with self._slots:
             if method != "GET" and not self._may_write():
                 raise UnavailableError(0, "NotLeading", f"{where}: not sent, another process may act by now")
-            call = self._session.request(method, url, sent, content)
+            call = self._session.request(method, url, data, content)
             # Shielded: a request on its way cannot be called back, and whoever cancels must know that it ended.
             answer = await call if method == "GET" else await _finish(asyncio.ensure_future(call))
         if method == "GET":
