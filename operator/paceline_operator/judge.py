@@ -1,4 +1,4 @@
-"""One pass over an object that is judged and nothing else: SpeculationExperiment, SpeculationProfile."""
+"""One pass over an object that is judged and nothing else: a SpeculationProfile."""
 
 from __future__ import annotations
 
