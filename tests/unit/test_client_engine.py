@@ -214,3 +214,19 @@ async def test_progress_is_read_of_an_engine_s_own_metrics_or_not_at_all(said: s
     pod = httpx.MockTransport(lambda _: httpx.Response(200, text=said))
     async with engine.EngineClient(pod) as client:
         assert await client.tokens("http://10.0.0.1:8000") == found
+
+
+@pytest.mark.parametrize(
+    ("body", "path"), [({"prompt": "x"}, "/v1/completions"), ({"messages": []}, "/v1/chat/completions")]
+)
+async def test_a_question_goes_where_its_form_belongs(body: dict[str, Any], path: str) -> None:
+    seen: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.path)
+        return httpx.Response(200 if len(seen) == 1 else 400, content=b"{}")
+
+    async with engine.EngineClient(httpx.MockTransport(handle)) as client:
+        assert await client.complete("http://pod", body) == b"{}"
+        assert await client.complete("http://pod", body) is None
+    assert seen == [path, path]

@@ -326,9 +326,38 @@ def test_an_answer_may_have_to_end_for_a_reason() -> None:
     assert request(ends, "chat") == {"model": "chat", "prompt": "x", "max_tokens": 64, "temperature": 0}
 
 
+TOOL = CONTRACT.model_copy(update={"tool": "note", "finish_reason": "stop"})
+
+
+def called(name: str, arguments: object, reason: str = "tool_calls", times: int = 1) -> bytes:
+    calls = [{"function": {"name": name, "arguments": arguments}}] * times
+    return json.dumps({"choices": [{"message": {"tool_calls": calls}, "finish_reason": reason}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        (called("note", '{"name": "a", "age": 1}'), True),
+        (called("note", '{"name": "a"}'), False),
+        (called("note", '{"name": "a", "ag'), False),
+        (called("note", {"name": "a", "age": 1}), False),
+        (called("other", '{"name": "a", "age": 1}'), False),
+        (called("note", '{"name": "a", "age": 1}', times=2), False),
+        (called("note", '{"name": "a", "age": 1}', "stop"), False),
+        (answer('{"name": "a", "age": 1}'), False),
+    ],
+)
+def test_a_tool_must_be_called_by_its_name_with_its_arguments(body: bytes, kept: bool) -> None:
+    assert keeps(TOOL, body) is kept
+    asked = request(TOOL, "chat")
+    assert asked["messages"] == [{"role": "user", "content": CONTRACT.prompt}]
+    assert asked["tools"][0]["function"]["parameters"]["required"] == ["name", "age"]
+
+
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: answer(text)))
 def test_no_answer_makes_the_judge_stumble(body: bytes) -> None:
     assert keeps(CONTRACT, body) in (True, False)
+    assert keeps(TOOL, body) in (True, False)
 
 
 def test_a_canary_that_breaks_the_contract_where_others_keep_it_is_bad() -> None:

@@ -51,6 +51,13 @@ class OutputContract(ApiModel):
     finish_reason: Literal["stop", "length"] | None = Field(
         default=None, description="What it must end for; either, if absent."
     )
+    tool: str | None = Field(
+        default=None,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9_-]+$",
+        description="The answer must call the function of this name, which the request offers, and jsonFields are its "
+        "arguments. The engine needs --enable-auto-tool-choice and --tool-call-parser.",
+    )
 
 
 class Canary(ApiModel):

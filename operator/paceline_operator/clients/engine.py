@@ -138,11 +138,12 @@ class EngineClient:
             return None
 
     async def complete(self, serving_url: str, body: Mapping[str, object]) -> bytes | None:
-        """Body of the answer to a completion request; None where there was none."""
+        """Body of the answer to a completion request, of a chat where it has messages; None where there was none."""
+        path = "chat/completions" if "messages" in body else "completions"
         try:
             async with (
                 asyncio.timeout(COMPLETION_SECONDS),
-                self._http.stream("POST", f"{serving_url}/v1/completions", json=dict(body)) as response,
+                self._http.stream("POST", f"{serving_url}/v1/{path}", json=dict(body)) as response,
             ):
                 answer = b"".join([chunk async for chunk in bounded(response)])
                 return answer if response.status_code == httpx.codes.OK else None
@@ -171,12 +172,8 @@ class EngineClient:
     ) -> bytes:
         headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
         try:
-            async with (
-                asyncio.timeout(DEADLINE_SECONDS),
-                self._http.stream(method, url, headers=headers, content=body, params=params) as response,
-            ):
-                answer = b"".join([chunk async for chunk in bounded(response)])
-                status = response.status_code
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                status, answer = await self._http.fetch(method, url, headers, body, params)
         except httpx.ConnectError as error:
             message = f"nothing listens at {url}: {clip(error)}"
             raise Refused(EngineFailure(Reason.POD_NOT_ANSWERING, message), connection=True) from None
