@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import add
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -98,9 +98,20 @@ class Lengths:
 
     log: Array
     covariance: Array
-    survival: Array
-    """Row k, column i: share of request-steps whose draft was accepted up to position i + 1."""
     known: npt.NDArray[np.bool_]
+    ladder: tuple[int, ...]
+    counts: Array
+    """What these follow from."""
+    pooled: Sequence[float]
+    """Survival by position, as all ks say together."""
+
+    @property
+    def survival(self) -> Array:
+        """Row k, column i: share of request-steps whose draft was accepted up to position i + 1."""
+        steps, width = self.counts[:, :1], len(self.pooled)
+        own = self.counts[:, 2 + width :] / np.maximum(steps, 1.0)
+        found: Array = np.where(steps >= MIN_REQUEST_STEPS, own, _reach(self.ladder) * np.asarray(self.pooled))
+        return found
 
 
 def empty(ladder: tuple[int, ...], method: Method) -> Acceptance:
@@ -121,11 +132,8 @@ def learn(past: Acceptance, cells: Iterable[AcceptanceCell], seconds: float) -> 
     Cells of ks outside the ladder are left out, and drafts that adaptive verification picked: what it admits is
     accepted more often than what it does not.
     """
-    now = _decayed(past, seconds)
-    window = amended(past, counts=_window(past, cells))
-    if np.add.reduce(window.request_steps) <= 0:
-        return now
-    return _added(_tested(now, window), window)
+    now, window = _decayed(past, seconds), _window(past, cells)
+    return now if window is None else _added(_tested(now, window), window)
 
 
 def lent(past: Acceptance, survival: Mapping[int, Sequence[float]], request_steps: float) -> Acceptance:
@@ -137,16 +145,15 @@ def lent(past: Acceptance, survival: Mapping[int, Sequence[float]], request_step
             depth = min(k, len(survival[k]))
             counts[row, : 2 + depth] = request_steps
             counts[row, start : start + depth] = request_steps * np.asarray(survival[k][:depth], float)
-    return _added(past, amended(past, counts=counts)) if counts.any() else past
+    return _added(past, counts) if counts.any() else past
 
 
-def _added(past: Acceptance, window: Acceptance) -> Acceptance:
-    merged = amended(past, counts=past.counts + window.counts, windows=past.windows + 1)
-    pool = _pooled(merged)
-    steps, own = window.request_steps, past.own_counts.copy()
+def _added(past: Acceptance, window: Array) -> Acceptance:
+    merged = amended(past, counts=past.counts + window, windows=past.windows + 1)
+    pool, steps, own = _pooled(merged), window[:, 0], past.own_counts.copy()
     own[:, 0] += steps
-    own[:, 1] += steps + np.add.reduce(window.accepted, axis=1)
-    own[:, 2] += steps * np.exp(pool.log)
+    own[:, 1] += steps + np.add.reduce(window[:, 2 + len(pool.survival) :], axis=1)
+    own[:, 2] += steps * pool.lengths
     merged = amended(merged, own_counts=own, since_change=past.since_change + steps)
     return amended(merged, lengths=_lengths(merged, pool))
 
@@ -166,28 +173,34 @@ def _decayed(past: Acceptance, seconds: float) -> Acceptance:
     keep = 0.5 ** (seconds / HALF_LIFE_SECONDS)
     slow = 0.5 ** (seconds / OWN_HALF_LIFE_SECONDS)
     # Each k by itself: the k in force must not push those out that only bursts tell of.
-    rows = keep * np.minimum(1.0, MEMORY_REQUEST_STEPS / np.maximum(keep * past.counts[:, :1], 1.0))
-    return amended(past, counts=past.counts * rows, windows=past.windows * keep, own_counts=past.own_counts * slow)
+    rows = [keep * min(1.0, MEMORY_REQUEST_STEPS / max(keep * one, 1.0)) for one in past.counts[:, 0].tolist()]
+    counts = past.counts * np.asarray(rows)[:, None]
+    return amended(past, counts=counts, windows=past.windows * keep, own_counts=past.own_counts * slow)
 
 
-def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Array:
-    width = past.counts.shape[1]
-    start = 2 + (width - 2) // 2
+def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Array | None:
+    """Counts of a window alone; None where there are none."""
+    places, width = _places(past.ladder), (past.counts.shape[1] - 2) // 2
     rows: dict[int, list[int]] = {}
     for cell in cells:
-        if cell.k not in past.ladder or (cell.verification is not Verification.ALL and cell.k):
+        k, at = cell.k, places.get(cell.k)
+        if at is None or (k and cell.verification is not Verification.ALL):
             continue
-        drafted, accepted = cell.drafted[: cell.k], cell.accepted[: cell.k]
+        drafted, accepted = cell.drafted[:k], cell.accepted[:k]
         depth = min(len(drafted), len(accepted))
-        row = [0] * width
-        row[0], row[1] = cell.request_steps, cell.drafts
-        row[2 : 2 + depth], row[start : start + depth] = drafted[:depth], accepted[:depth]
-        at = past.ladder.index(cell.k)
+        blank = [0] * (width - depth)
+        row = [cell.request_steps, cell.drafts, *drafted[:depth], *blank, *accepted[:depth], *blank]
         rows[at] = list(map(add, rows[at], row)) if at in rows else row
-    new = np.zeros_like(past.counts)
-    if rows:
-        new[list(rows)] = list(rows.values())
-    return new
+    if not any(row[0] for row in rows.values()):
+        return None
+    nothing = [0] * past.counts.shape[1]
+    return np.asarray([rows.get(at, nothing) for at in range(len(past.ladder))], float)
+
+
+@lru_cache(maxsize=64)
+def _places(ladder: tuple[int, ...]) -> Mapping[int, int]:
+    """Ladder position of each k."""
+    return {k: row for row, k in enumerate(ladder)}
 
 
 @lru_cache(maxsize=64)
@@ -197,59 +210,67 @@ def _reach(ladder: tuple[int, ...]) -> Array:
     return found
 
 
-def _conditionals(acceptance: Acceptance) -> tuple[Array, Array]:
-    """Pooled chance that position i is accepted given that i - 1 was (any draft at all, for the first), and the
-    variance of its logarithm. An unseen position borrows its predecessor's, with a weight of one observation."""
-    reach, accepted = _reach(acceptance.ladder), acceptance.accepted
-    hits, trials = np.add.reduce(accepted), np.empty(accepted.shape[1])
-    trials[0] = reach[:, 0] @ acceptance.counts[:, 0]
-    np.add.reduce(accepted[:, :-1] * reach[:, 1:], out=trials[1:])
-    found, previous = [], 0.5
-    for hit, trial in zip(hits.tolist(), trials.tolist(), strict=True):
-        previous = min(0.999, max(1e-4, (hit + previous) / (trial + 1.0)))
-        found.append(previous)
-    chance = np.asarray(found)
-    variance = CLUSTERING * (1 - chance) / (chance * (trials + 1.0))
-    variance[0] += acceptance.drift / max(1.0, acceptance.windows)
-    return chance, variance
+class _Pool(NamedTuple):
+    """What all ks say together."""
 
-
-@dataclass(frozen=True)
-class _Pool:
-    """What all ks say together. Survival by k (rows) and position, zero beyond k."""
-
-    log: Array
+    lengths: list[float]
+    """By k."""
+    spreads: list[float]
+    """Variance of the accepted drafts of one request-step, by k."""
     gradient: Array
-    """Of the log length by the log conditionals."""
+    """Of the log length by the log conditionals: by k and position."""
     variance: Array
     """Of the log conditionals."""
-    survival: Array
+    survival: list[float]
+    """By position."""
 
 
 def _pooled(acceptance: Acceptance) -> _Pool:
-    chance, variance = _conditionals(acceptance)
-    survival = _reach(acceptance.ladder) * chance.cumprod()
-    length = 1.0 + np.add.reduce(survival, axis=1)
-    gradient = survival[:, ::-1].cumsum(axis=1)[:, ::-1] / length[:, None]
-    return _Pool(np.log(length), gradient, variance, survival)
+    """From the chance that position i is accepted given that i - 1 was (any draft at all, for the first). An unseen
+    position borrows its predecessor's, with a weight of one observation."""
+    places, accepted = _places(acceptance.ladder), acceptance.accepted
+    hits, by_k = np.add.reduce(accepted).tolist(), accepted.tolist()
+    steps = acceptance.counts[:, 0].tolist()
+    trial = sum(steps) - (steps[places[0]] if 0 in places else 0.0)
+    doubt = acceptance.drift / max(1.0, acceptance.windows)
+    chance, alive, length, spread = 0.5, 1.0, 1.0, 0.0
+    survival, variance, before, lengths, spreads = [], [], [], [1.0], [0.0]
+    for position, hit in enumerate(hits):
+        if position:
+            # Those that reach this position: all that were accepted before it, but the drafts that ended there.
+            trial = hits[position - 1] - (by_k[places[position]][position - 1] if position in places else 0.0)
+        chance = min(0.999, max(1e-4, (hit + chance) / (trial + 1.0)))
+        variance.append(CLUSTERING * (1 - chance) / (chance * (trial + 1.0)) + doubt)
+        doubt, alive = 0.0, alive * chance
+        survival.append(alive)
+        before.append(length)
+        length += alive
+        spread += (2 * position + 1) * alive
+        lengths.append(length)
+        spreads.append(max(0.0, spread - (length - 1) ** 2))
+    ks = acceptance.ladder
+    own = np.asarray([lengths[k] for k in ks])[:, None]
+    gradient = np.maximum(own - np.asarray(before), 0.0) / own
+    return _Pool([lengths[k] for k in ks], [spreads[k] for k in ks], gradient, np.asarray(variance), survival)
 
 
 def _lengths(acceptance: Acceptance, pool: _Pool) -> Lengths:
     prior, off, most = _departures(acceptance.ladder, acceptance.nested)
-    own_steps, own_tokens, own_expected = acceptance.own_counts.T
-    scatter = CLUSTERING * (_count_variance(pool.survival) + 0.01)
+    own = acceptance.own_counts.tolist()
+    rows = zip(own, pool.lengths, pool.spreads, strict=True)
+    noise = [CLUSTERING * (spread + 0.01) / (max(steps, 1e-9) * length**2) for (steps, _, _), length, spread in rows]
     noisy = prior.copy()
-    noisy.flat[:: off.size + 1] += scatter / (np.maximum(own_steps, 1e-9) * np.exp(2 * pool.log))
-    ratio = np.log((own_tokens + 1.0) / (own_expected + 1.0))
+    noisy.reshape(-1)[:: off.size + 1] += noise
+    ratio = np.asarray([math.log((tokens + 1.0) / (expected + 1.0)) for _, tokens, expected in own])
     weight = np.linalg.solve(noisy, prior)
     covariance = (pool.gradient * pool.variance) @ pool.gradient.T + prior - prior @ weight
-    steps = acceptance.counts[:, :1]
-    own = acceptance.accepted / np.maximum(steps, 1.0)
     return Lengths(
-        log=np.minimum(np.maximum(pool.log + ratio @ weight, 0.0), most),
+        log=np.minimum(np.maximum(np.log(pool.lengths) + ratio @ weight, 0.0), most),
         covariance=covariance,
-        survival=np.where(steps >= MIN_REQUEST_STEPS, own, pool.survival),
-        known=(own_steps >= MIN_REQUEST_STEPS) | off,
+        known=np.asarray([steps >= MIN_REQUEST_STEPS for steps, _, _ in own]) | off,
+        ladder=acceptance.ladder,
+        counts=acceptance.counts,
+        pooled=pool.survival,
     )
 
 
@@ -264,32 +285,36 @@ def _departures(ladder: tuple[int, ...], nested: bool) -> tuple[Array, npt.NDArr
     return prior * ~(off[:, None] | off[None, :]), off, np.log1p(ks)
 
 
-def _count_variance(survival: Array) -> Array:
-    """Variance of the accepted drafts of one request-step, from survival by position (rows)."""
-    mean = np.add.reduce(survival, axis=1)
-    spread: Array = np.maximum(np.add.reduce(survival * _odd(survival.shape[1]), axis=1) - mean**2, 0.0)
-    return spread
-
-
 @lru_cache(maxsize=64)
-def _odd(count: int) -> Array:
-    """1, 3, 5 ..."""
-    found: Array = 2.0 * np.arange(count, dtype=np.float64) + 1.0
-    return found
+def _moments(width: int) -> Array:
+    """Of accepted drafts by position: their sum, and that of the squares of how many each request-step had."""
+    return np.stack([np.ones(width), 2.0 * np.arange(width) + 1.0], axis=1)
 
 
-def _tested(past: Acceptance, window: Acceptance) -> Acceptance:
+def _tested(past: Acceptance, window: Array) -> Acceptance:
     """`past` with its memory shortened if the window is of another traffic; its drift learnt if not."""
-    if past.request_steps.sum() < MIN_REQUEST_STEPS:
+    if sum(past.counts[:, 0].tolist()) < MIN_REQUEST_STEPS:
         return past
-    length = lengths(past)
-    steps, accepted, tokens = window.request_steps, window.accepted, np.exp(length.log)
-    expected = float(steps @ (tokens - 1.0))
-    seen = float(np.add.reduce(accepted, axis=None))
-    both = (past.accepted + accepted) / np.maximum(past.request_steps + steps, 1.0)[:, None]
-    noise = CLUSTERING * float(steps @ (_count_variance(both) + 0.001)) + 1.0
-    weights = steps * tokens
-    memory = float(weights @ length.covariance @ weights)
+    length, width = lengths(past), (window.shape[1] - 2) // 2
+    both = past.counts + window
+    rows = zip(
+        window[:, 0].tolist(),
+        length.log.tolist(),
+        both[:, 0].tolist(),
+        (both[:, 2 + width :] @ _moments(width)).tolist(),
+        strict=True,
+    )
+    expected = noise = 0.0
+    weights = []
+    for steps, log, total, (mean, spread) in rows:
+        weights.append(tokens := steps * math.exp(log))
+        expected += tokens - steps
+        total = max(total, 1.0)
+        noise += steps * (max(spread / total - (mean / total) ** 2, 0.0) + 0.001)
+    noise = CLUSTERING * noise + 1.0
+    weight = np.asarray(weights)
+    memory = float(weight @ length.covariance @ weight)
+    seen = float(np.add.reduce(window[:, 2 + width :], axis=None))
     surprise = seen - expected
     score = surprise / math.sqrt(noise + memory + past.drift * expected**2)
     high = max(0.0, past.high + score - CUSUM_ALLOWANCE)

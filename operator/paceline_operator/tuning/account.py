@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from paceline_engine.protocol import CostCell, Verification
 
@@ -45,4 +45,4 @@ def booked(
             tried, tried_seconds = tried + cell.steps * whole, tried_seconds + cell.seconds * whole
             if cell.load in goodput and cell.emitted:
                 lost += (cell.seconds * goodput[cell.load] - cell.emitted) * whole
-    return replace(past, steps=steps, seconds=total, tried_steps=tried, tried_seconds=tried_seconds, lost=lost)
+    return Account(steps, total, tried, tried_seconds, lost)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from paceline_operator.tuning.model import Interval
 
@@ -55,9 +55,7 @@ def added(running: Mapping[int, Running], load: int, k: int, log_ratio: float) -
     if past is None or past.k != k:
         past = Running(k)
     log_ratio = min(max(log_ratio, -LARGEST_LOG), LARGEST_LOG)
-    new = replace(
-        past, count=past.count + 1, total=past.total + log_ratio, squares=past.squares + log_ratio * log_ratio
-    )
+    new = Running(k, past.count + 1, past.total + log_ratio, past.squares + log_ratio * log_ratio)
     return {**running, load: new}
 
 

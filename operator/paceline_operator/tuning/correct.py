@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 from statistics import median
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +13,7 @@ import numpy.typing as npt
 from paceline_engine.protocol import CostCell
 from paceline_operator.tuning import prompts
 from paceline_operator.tuning.acceptance import Array
-from paceline_operator.tuning.cost import EFFECTS, LOOSENED, MIN_STEPS, Cost
+from paceline_operator.tuning.cost import EFFECTS, LOOSENED, MIN_STEPS, Cost, whole
 from paceline_operator.tuning.timing import CONTEXTS, Timing, timings
 from paceline_operator.tuning.values import amended
 
@@ -45,35 +43,27 @@ def learn(
 ) -> Cost:
     """`past`, `seconds` older, corrected by what each engine (by name) measured since; `every_mode`: under adaptive
     verification too."""
-    size = past.features.shape[0]
-    covariance = past.covariance + seconds * _drift(size, past.mean.size)
+    size, width = past.features.shape[0], len(past.ladder)
+    covariance = whole(past)
+    covariance[:size, :size] += seconds * DRIFT_SHARED
+    covariance.reshape(-1)[:: past.mean.size + 1] += seconds * DRIFT_OWN
     requests = past.requests * 0.5 ** (seconds / HALF_LIFE_SECONDS)
     mix = prompts.mixed(past, [cell for window in windows.values() for cell in window], seconds)
-    aged = amended(past, covariance=covariance, requests=requests, mix=mix)
     found = {name: timings(window, past.loads, past.ladder, every_mode) for name, window in windows.items()}
     means = {name: cells for name, cells in found.items() if cells}
     if not means:
-        return aged
-    contexts = past.contexts * 0.5 ** (seconds / CONTEXT_HALF_LIFE_SECONDS)
-    counted, spent = requests.tolist(), contexts.tolist()
+        return amended(past, covariance=covariance, requests=requests, mix=mix)
+    counted = requests.tolist()
+    spent = (past.contexts * 0.5 ** (seconds / CONTEXT_HALF_LIFE_SECONDS)).tolist()
     for cells in means.values():
         for cell, timing in cells.items():
             kind, place = divmod(cell, size)
-            row = counted[place // len(past.ladder)]
+            row = counted[place // width]
             row[0], row[1] = row[0] + timing.request_steps, row[1] + timing.steps
             spent[kind % len(CONTEXTS)] += timing.steps * math.exp(timing.log_mean)
-    requests[:], contexts[:] = counted, spent
+    aged = amended(past, covariance=covariance, requests=np.asarray(counted), mix=mix, contexts=np.asarray(spent))
     speeds = _speeds(aged, means)
-    seen = _merged(aged, means, speeds)
-    return _corrected(aged, seen, speeds, contexts, now)
-
-
-@lru_cache(maxsize=64)
-def _drift(cells: int, size: int) -> Array:
-    """Covariance a second by which the belief wanders."""
-    found = DRIFT_OWN * np.eye(size)
-    found[:cells, :cells] += DRIFT_SHARED
-    return found
+    return _corrected(aged, _merged(aged, means, speeds), speeds, now)
 
 
 def _speeds(cost: Cost, measured: Mapping[str, Timings]) -> dict[str, float]:
@@ -100,8 +90,7 @@ def _places(cost: Cost, cells: Iterable[int]) -> tuple[Index, Index]:
     return place, kind % len(CONTEXTS)
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(NamedTuple):
     """The measured cells of a window, engines merged. `cell` is the place; `context` the position of its bucket."""
 
     cell: Index
@@ -111,18 +100,34 @@ class _Window:
     steps: Array
     tokens: Array
     """Prompt tokens a step."""
+    plain: bool
+    """Each cell is there once: no prompts, and no contexts from 8k on."""
 
 
 def _merged(cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, float]) -> _Window:
+    size, alone = cost.features.shape[0], cost.noise - cost.shared
+    if len(measured) == 1:
+        ((name, cells),) = measured.items()
+        if max(cells) < size:
+            speed = speeds.get(name, 0.0)
+            each, none = cells.values(), np.zeros(len(cells))
+            return _Window(
+                cell=np.asarray(list(cells)),
+                context=none.astype(np.intp),
+                log=np.asarray([timing.log_mean - speed for timing in each]),
+                variance=np.asarray([alone + timing.variance for timing in each]),
+                steps=np.asarray([timing.steps for timing in each], float),
+                tokens=none,
+                plain=True,
+            )
     gathered: dict[int, list[tuple[float, float, int, float]]] = {}
     for name, cells in measured.items():
         for cell, timing in cells.items():
             found = (timing.log_mean - speeds.get(name, 0.0), timing.variance, timing.steps, timing.prompt_tokens)
             gathered.setdefault(cell, []).append(found)
-    if max(gathered) >= cost.features.shape[0] * len(CONTEXTS):
+    if max(gathered) >= size * len(CONTEXTS):
         # Of one cell's rows the last has its say of whether it surprised: the one without prompts.
         gathered = dict(sorted(gathered.items(), reverse=True))
-    alone = cost.noise - cost.shared
     rows = []
     for parts in gathered.values():
         weights = [1.0 / (alone + scatter) for _, scatter, _, _ in parts]
@@ -132,29 +137,31 @@ def _merged(cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, fl
         rows.append((log, 1.0 / total, sum(steps for _, _, steps, _ in parts), tokens))
     place, context = _places(cost, gathered)
     log, variance, steps, tokens = np.asarray(rows, float).T
-    return _Window(place, context, log, variance, steps, tokens)
+    return _Window(place, context, log, variance, steps, tokens, plain=not (context.any() or tokens.any()))
 
 
-def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], contexts: Array, now: float) -> Cost:
+def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], now: float) -> Cost:
     """The update. `cost.covariance` is this pass's own copy and is written to."""
     index, covariance = window.cell, cost.covariance
-    seen = prompts.sight(cost, index, window.context, window.tokens)
+    if window.plain:
+        seen = prompts.Sight(cost.mean[index], None, window.tokens, index)
+    else:
+        seen = prompts.sight(cost, index, window.context, window.tokens)
     columns, between = seen.columns(covariance)
     surprise = window.log - seen.log
     own = cost.steps[index] >= MIN_STEPS
-    variance = window.variance + (prompts.MISFIT * seen.share) ** 2
-    noise = np.full((index.size, index.size), cost.shared)
-    noise.flat[:: index.size + 1] += variance
-    believed_variance = between.diagonal().copy()
-    strange = surprise**2 > SURPRISE**2 * (believed_variance + variance + cost.shared)
+    variance = window.variance if window.plain else window.variance + (prompts.MISFIT * seen.share) ** 2
+    noise = np.zeros((index.size, index.size)) + cost.shared
+    noise.reshape(-1)[:: index.size + 1] += variance
+    strange = surprise**2 > SURPRISE**2 * (between.diagonal() + variance + cost.shared)
     streak, changed = cost.streak, cost.changed
-    if strange.any() or streak[index].any():
+    if True in strange.tolist() or any(streak[index].tolist()):
         streak = streak.copy()
         again = np.where(streak[index] * surprise > 0, streak[index], 0) + np.sign(surprise)
         streak[index] = np.where(strange, again, 0)
         doubted = strange & own & (np.abs(streak[index]) < 2)
         believed = strange & ~doubted
-        noise.flat[:: index.size + 1] += np.where(doubted, surprise**2 / SURPRISE**2, 0.0)
+        noise.reshape(-1)[:: index.size + 1] += np.where(doubted, surprise**2 / SURPRISE**2, 0.0)
         if believed.any():
             _widened(cost, seen, index, surprise, believed, own)
             columns, between = seen.columns(covariance)
@@ -163,12 +170,13 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], context
             streak[index[believed]] = 0
     mean, half, near = _solved(cost, window, seen, columns, between, noise)
     covariance -= half.T @ half
-    total, shared = _noise(cost, surprise, variance, between, own & ~strange & (near | (window.tokens == 0)))
+    calm = own & ~strange if window.plain else own & ~strange & (near | (window.tokens == 0))
+    total, shared = _noise(cost, surprise, variance, between, calm)
     counted, last = cost.steps.copy(), cost.seen.copy()
-    if window.context.any() or window.tokens.any():
-        np.add.at(counted, index, window.steps)  # a cell may be there once for each context, and with prompts or not
-    else:
+    if window.plain:
         counted[index] += window.steps
+    else:
+        np.add.at(counted, index, window.steps)  # a cell may be there once for each context, and with prompts or not
     last[index] = now
     return amended(
         cost,
@@ -176,7 +184,6 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], context
         steps=counted,
         seen=last,
         streak=streak,
-        contexts=contexts,
         noise=total,
         shared=shared,
         speeds=speeds,
@@ -193,6 +200,10 @@ def _solved(
     window takes the mean further, it is linearised anew there, until it stays (an iterated extended Kalman filter).
     """
     mean, near = cost.mean, True
+    if window.plain:
+        root = np.linalg.inv(np.linalg.cholesky(between + noise))
+        half = root @ columns.T
+        return mean + (root @ (window.log - seen.log)) @ half, half, True
     for _ in range(ITERATIONS):
         root = np.linalg.inv(np.linalg.cholesky(between + noise))
         half = root @ columns.T
@@ -228,14 +239,14 @@ def _widened(cost: Cost, seen: prompts.Sight, index: Index, surprise: Array, bel
 
 def _noise(cost: Cost, surprise: Array, scatter: Array, between: Array, calm: Mask) -> tuple[float, float]:
     """Variance of a window's cells beyond the scatter of steps, and the part they share, one window wiser."""
-    total, shared, count = cost.noise, cost.shared, int(calm.sum())
+    total, shared, count = cost.noise, cost.shared, calm.tolist().count(True)
     if count < calm.size:
         surprise, scatter, between = surprise[calm], scatter[calm], between[np.ix_(calm, calm)]
     if count:
-        own = float(surprise @ surprise - between.trace())
-        total += 0.05 * (own / count - float(scatter.sum()) / count - cost.shared)
+        own = float(surprise @ surprise) - sum(between.diagonal().tolist())
+        total += 0.05 * (own / count - sum(scatter.tolist()) / count - cost.shared)
         if count > 1:
-            common = float(surprise.sum() ** 2 - between.sum()) - own
+            common = sum(surprise.tolist()) ** 2 - float(np.add.reduce(between, axis=None)) - own
             shared += 0.05 * (common / (count * (count - 1)) - shared)
     total = min(NOISE_BOUNDS[1], max(NOISE_BOUNDS[0], total))
     return total, min(0.9 * total, max(0.0, shared))

@@ -128,14 +128,20 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
 
 def folded(cost: Cost) -> Cost:
     """`cost` between two passes: of its covariance, which is symmetric, the lower triangle alone."""
+    if cost.covariance.ndim < 2:
+        return cost
     return amended(cost, covariance=cost.covariance.take(_triangle(cost.mean.size)[0]))
 
 
 def unfolded(cost: Cost) -> Cost:
     """`cost` in a pass: with the whole covariance."""
-    if cost.covariance.ndim > 1:
-        return cost
-    return amended(cost, covariance=cost.covariance.take(_triangle(cost.mean.size)[1]))
+    return cost if cost.covariance.ndim > 1 else amended(cost, covariance=whole(cost))
+
+
+def whole(cost: Cost) -> Array:
+    """The covariance of `cost`, folded or not, as a matrix of the caller's own."""
+    folded = cost.covariance.ndim < 2
+    return cost.covariance.take(_triangle(cost.mean.size)[1]) if folded else cost.covariance.copy()
 
 
 @lru_cache(maxsize=8)
@@ -149,17 +155,17 @@ def _triangle(size: int) -> tuple[Places, Places]:
 
 def contexts(cost: Cost) -> Array:
     """Share of decode time by context bucket, lately; all in the first where nothing was measured."""
-    total = float(cost.contexts.sum())
+    total = sum(cost.contexts.tolist())
     shares: Array = cost.contexts / total if total > 0 else np.eye(cost.contexts.size)[0]
     return shares
 
 
 def effects(cost: Cost) -> Array | None:
     """Per cell, the weights of the context effects at the present mix of contexts; None where all is below 8k."""
-    shares = contexts(cost)[1:]
-    if shares.sum() < NEGLIGIBLE_SHARE:
+    first, *longer = cost.contexts.tolist()
+    if sum(longer) < NEGLIGIBLE_SHARE * (first + sum(longer)) or not sum(longer):
         return None
-    return np.concatenate([share * cost.features for share in shares], axis=1)
+    return np.concatenate([share * cost.features for share in contexts(cost)[1:]], axis=1)
 
 
 def loosened(cost: Cost, share: float, now: float) -> Cost:
@@ -169,7 +175,7 @@ def loosened(cost: Cost, share: float, now: float) -> Cost:
     """
     if now - cost.changed < LOOSENED_SECONDS:
         return cost
-    covariance = cost.covariance.copy()
+    covariance = whole(cost)
     cells = np.arange(cost.features.shape[0])
     covariance[cells, cells] += share**2
     return amended(cost, covariance=covariance, changed=now)
@@ -183,8 +189,11 @@ def measured(cost: Cost) -> tuple[int, ...]:
 def own(cost: Cost) -> Mask:
     """By load and ladder position, whether a cost rests on enough steps of its own."""
     steps = cost.steps.reshape(len(cost.loads), len(cost.ladder))
-    lent = cost.lent.reshape(steps.shape) / 2
-    known = (steps + lent * MIN_STEPS >= MIN_STEPS).any(axis=0)
-    least = np.where(known, MIN_STEPS / 2, MIN_STEPS)
-    found: Mask = steps + lent * least >= least
-    return found
+    if any(cost.lent.tolist()):
+        lent = cost.lent.reshape(steps.shape) / 2
+        known = (steps + lent * MIN_STEPS >= MIN_STEPS).any(axis=0)
+        least = np.where(known, MIN_STEPS / 2, MIN_STEPS)
+        found: Mask = steps + lent * least >= least
+        return found
+    least = np.where(np.maximum.reduce(steps) >= MIN_STEPS, MIN_STEPS / 2, MIN_STEPS)
+    return np.greater_equal(steps, least)

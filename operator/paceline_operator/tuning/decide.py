@@ -7,6 +7,7 @@ what to tell. A link that fails is left out of the pass and named in `Step.error
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -26,14 +27,13 @@ from paceline_operator.tuning import (
     here,
     intake,
     moves,
+    settle,
     solve,
     tell,
     warm,
 )
 from paceline_operator.tuning.engines import (
     LARGEST_GENERATION,
-    Fleet,
-    graphs,
     is_silent,
     push,
     sort,
@@ -42,8 +42,8 @@ from paceline_operator.tuning.engines import (
 from paceline_operator.tuning.goodput import Board, board, view
 from paceline_operator.tuning.intake import News
 from paceline_operator.tuning.load import Load
-from paceline_operator.tuning.model import Decision, Engine, Memory, Settings, Step
-from paceline_operator.tuning.moves import Decided, Move
+from paceline_operator.tuning.model import BucketView, Decision, Engine, Memory, Settings, Step
+from paceline_operator.tuning.moves import Move
 from paceline_operator.tuning.prior import boot_table, ladder_of
 from paceline_operator.tuning.state import Published, TunerState, fresh, key
 from paceline_operator.tuning.values import amended
@@ -106,7 +106,7 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
         known = max(known, past.policy.generation)
     fleet = sort(settings, engines, silent, known)
     state = past or fresh(settings, fleet.live, now)
-    state = amended(state, cost=cost.unfolded(state.cost), now=now, silent=silent, passes=state.passes + 1)
+    state = amended(state, now=now, silent=silent, passes=state.passes + 1)
     state = warm.warmed(settings, state)
     cursors = {name: cursor for name, cursor in memory.cursors.items() if name in state.read}
     if not fleet.answering and not fleet.holdouts:
@@ -116,6 +116,8 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     modes = verifications(fleet)
     learnt = partial(intake.learn, settings, state, fleet, modes, seconds)
     state, news = _guarded(errors, "learn", (state, News()), learnt)
+    if errors:
+        state = amended(state, cost=cost.unfolded(state.cost))
     state = _guarded(errors, "compare", state, lambda: intake.compare(state, news, seconds))
     if modes:
         state = _guarded(errors, "verify", state, lambda: intake.verify(state, news, seconds))
@@ -124,7 +126,9 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
     state = _guarded(errors, "account", state, lambda: here.booked(state, scores, news, seconds))
     table = state.table
     made: dict[int, Move] = {}
-    state, made = _guarded(errors, "decide", (state, made), lambda: _decide(settings, state, scores, fleet, news))
+    state, made = _guarded(
+        errors, "decide", (state, made), lambda: settle.settled(settings, state, scores, fleet, news)
+    )
     state = _guarded(errors, "verification", state, lambda: here.verified(settings, state, scores, fleet, news, modes))
     state = _guarded(errors, "ttft", state, lambda: here.ttft(settings, state, fleet))
     state = _guarded(errors, "table", state, lambda: amended(state, table=_table(settings, state)))
@@ -162,73 +166,6 @@ def _guarded(errors: list[str], name: str, otherwise: T, link: Callable[[], T]) 
         return otherwise
 
 
-def _decide(
-    settings: Settings, state: TunerState, scores: Board, fleet: Fleet, news: News
-) -> tuple[TunerState, dict[int, Move]]:
-    """Latch, confirm and move the observed loads."""
-    decided: dict[int, Decided] = {**state.decided}
-    made: dict[int, Move] = {}
-    # Another traffic is another question.
-    held = {load: (state.now if news.turned else until, span) for load, (until, span) in state.held.items()}
-    for load, known in zip(scores.loads, scores.known, strict=True):
-        if load not in decided and known.all():
-            decided[load] = moves.first(scores.at(load), state.auto[load], state.now)
-    if news.learnt and decided:
-        stirred = _stirred(settings, decided, scores, news.turned)
-        for load in stirred:
-            if load in held and state.now < held[load][0]:
-                continue
-            earlier = state.base[load] != settings.boot_table[load]
-            at = scores.at(load)
-            bounds = solve.between({other: one.k for other, one in decided.items()}, load)
-            decided[load], move = moves.advance(decided[load], at, settings, earlier, state.now, news.turned, bounds)
-            if move is not None:
-                made[load] = move
-        for load in state.load.shares:
-            found = moves.below_baseline(decided.get(load), state.baseline.to_k0.get(load), load, state.now)
-            if found is not None and 0 in settings.ladder:
-                decided[load], made[load] = found
-                _, span = held.get(load, (0.0, moves.HELD_SECONDS / 2))
-                held[load] = (state.now + 2 * span, min(2 * span, moves.LONGEST_HELD_SECONDS))
-    auto = state.auto
-    if made or len(decided) > len(state.decided):
-        base = _expected(state, graphs(fleet))
-        auto = solve.table(base, {load: at.k for load, at in decided.items()}, state.cost.loads)
-        return amended(state, decided=decided, auto=auto, held=held), made
-    return amended(state, decided=decided, held=held), made
-
-
-def _expected(state: TunerState, graphed: Mapping[int, int]) -> tuple[int, ...]:
-    """The table before decisions: where acceptance is known, the k with the best goodput by borrowed cost at each load
-    that was never seen. Past the last full graph (`graphed`: k -> requests) cost jumps, which nothing borrowed tells:
-    such a k is no guess."""
-    lengths, seen = acceptance.lengths(state.acceptance), set(cost.measured(state.cost))
-    loads = [load for load in state.cost.loads if load not in seen]
-    if not loads or not lengths.known.all() or len(seen) < 2:
-        return state.base
-    scores = board(lengths, state.cost, state.direct, loads)
-    log = scores.log_goodput.copy()
-    if graphed:
-        most = np.asarray([graphed.get(k, 0) for k in scores.ladder])
-        missed = np.asarray(loads)[:, None] > most[None, :]
-        log[missed & ~missed.all(axis=1, keepdims=True)] = -np.inf
-    best = [scores.ladder[row] for row in log.argmax(axis=1).tolist()]
-    return solve.overlaid(state.base, dict(zip(loads, best, strict=True)), state.cost.loads)
-
-
-def _stirred(settings: Settings, decided: Mapping[int, Decided], scores: Board, turned: bool) -> list[int]:
-    """Decided loads that a window may move: the others need no closer look."""
-    loads = [load for load in scores.loads if load in decided]
-    if turned or settings.tpot_limit_seconds is not None:
-        return loads
-    stirred = scores.stirred({load: decided[load].k for load in loads}, solve.LEAST_ERRORS)
-    return [
-        load
-        for load in loads
-        if load in stirred or decided[load].pending[1] or decided[load].windows <= moves.FIRST_WINDOWS
-    ]
-
-
 def _table(settings: Settings, state: TunerState) -> tuple[int, ...]:
     """The dense table that follows from what is decided, verified and guarded."""
     if settings.mode is TuningMode.MANUAL:
@@ -258,7 +195,7 @@ def _in_force(
     if verified.message:
         mode = verified.arm.mode if verified.arm else Verification.ALL
         reason, message = Reason.ADAPTIVE_VERIFICATION, verified.message
-        decision = Decision(reason, message, load, was_k, k, generation, state.views.get(load), mode)
+        decision = Decision(reason, message, load, was_k, k, generation, _evidence(state, load), mode)
         return amended(state, in_force=(load, k), moving=(-1, 0)), (decision,)
     if k == was_k:
         return amended(state, in_force=(load, k), moving=(-1, 0)), ()
@@ -278,9 +215,15 @@ def _in_force(
         reason, message = Reason.TTFT_LIMIT, moves.guarded(state.ttft, settings.ttft_limit_seconds, load, was_k, k)
     elif move is not None:
         reason, message = move.reason, move.message if move.load == load else moves.dragged(move, load, was_k, k)
-    evidence = None if manual else state.views.get(load)
+    evidence = None if manual else _evidence(state, load)
     decision = Decision(reason, message, load, was_k, k, generation, evidence)
     return amended(state, in_force=(load, k), moving=(-1, 0)), (decision,)
+
+
+def _evidence(state: TunerState, load: int) -> BucketView | None:
+    """What was known at `load`, worked out once and for all."""
+    found = state.views.get(load)
+    return found and replace(found, candidates=tuple(found.candidates))
 
 
 def _viewed(state: TunerState, scores: Board, lengths: acceptance.Lengths, *, due: bool) -> TunerState:
@@ -288,15 +231,17 @@ def _viewed(state: TunerState, scores: Board, lengths: acceptance.Lengths, *, du
     are of the load that is there."""
     views, shown = dict(state.views), dict(state.shown)
     for row, load in enumerate(scores.loads):
-        log, ks, there = scores.log_goodput[row], (state.table[load], state.auto[load]), load in state.load.shares
+        k, recommended, observed = state.table[load], state.auto[load], load in state.decided
         past = views.get(load)
-        if past is None or (past.k, past.recommended_k, past.observed) != (*ks, load in state.decided):
+        if past is None or past.k != k or past.recommended_k != recommended or past.observed != observed:
             stale = True
-        elif there:
-            stale = due or not past.observed or state.passes % VIEW_PASSES == 0
+        elif load in state.load.shares:
+            stale = due or not observed or state.passes % VIEW_PASSES == 0
         else:
-            stale = due and bool((np.abs(log - shown[load]) > VIEW_CHANGE).any())
+            stale = due and bool((np.abs(scores.log_goodput[row] - shown[load]) > VIEW_CHANGE).any())
         if stale:
-            shown[load] = log
-            views[load] = view(scores.at(load), state.acceptance, lengths, *ks, load in state.decided)
-    return amended(state, views=dict(sorted(views.items())), shown=shown)
+            shown[load] = scores.log_goodput[row]
+            views[load] = view(scores.at(load), state.acceptance, lengths, k, recommended, observed)
+    if len(views) > len(state.views):
+        views = dict(sorted(views.items()))
+    return amended(state, views=views, shown=shown)

@@ -52,10 +52,12 @@ def learn(
     every_mode: bool = False,
 ) -> Direct:
     """`past`, `seconds` older, and a window added; `every_mode`: under adaptive verification too."""
-    if not past.told.all():
+    told = past.told.tolist()
+    if False in told:
         fates = {cell.k for cell in drafts if cell.request_steps and cell.verification is Verification.ALL}
         past = amended(past, told=past.told | np.asarray([k in fates for k in past.ladder]))
-    if past.told.all():
+        told = past.told.tolist()
+    if False not in told:
         return past
     # Of a load that is away, the last of it stays.
     least = np.minimum(1.0, MIN_REQUEST_STEPS / np.maximum(past.request_steps, 1e-9))

@@ -150,7 +150,7 @@ def runs(state: State, policy: Policy | None) -> bool:
 
 def same(one: Sequence[int], other: Sequence[int]) -> bool:
     """Whether two dense tables say the same; entry 0 (no request samples) is never looked up."""
-    return len(one) == len(other) and tuple(one[1:]) == tuple(other[1:])
+    return one == other or (len(one) == len(other) and tuple(one[1:]) == tuple(other[1:]))
 
 
 def _overtaken(fleet: Fleet, policy: Policy) -> bool:
@@ -180,21 +180,22 @@ def _failure(engine: Engine, silent: float, pushed: int) -> tuple[Reason | None,
 
 def _plausible(samples: Samples) -> bool:
     """Whether the arithmetic can bear the numbers: no count or time beyond what any engine reaches."""
-    counts: list[float] = [samples.gauges.running, samples.to_seconds]
+    if max(samples.gauges.running, samples.to_seconds) > LARGEST:
+        return False
     for cell in samples.cells:
-        counts += (cell.steps, cell.request_steps, cell.seconds, cell.seconds_squared, *cell.histogram.values())
-        counts += (cell.prompt_tokens, cell.emitted)
-        if 0 < cell.seconds < SHORTEST_STEP_SECONDS * cell.steps:
+        steps, seconds, request_steps, bins = cell.steps, cell.seconds, cell.request_steps, cell.histogram
+        if 0 < seconds < SHORTEST_STEP_SECONDS * steps or (steps and cell.first_tokens >= request_steps):
             return False
-        if cell.steps and cell.first_tokens >= cell.request_steps:
+        if max(steps, request_steps, seconds, cell.seconds_squared, cell.prompt_tokens, cell.emitted) > LARGEST:
             return False
-        if cell.histogram and not (min(cell.histogram) >= 0 and max(cell.histogram) <= LARGEST_BIN):
+        if bins and not (min(bins) >= 0 and max(bins) <= LARGEST_BIN and max(bins.values()) <= LARGEST):
             return False
     for fate in samples.acceptance:
-        counts += (fate.request_steps, fate.drafts, *fate.drafted, *fate.accepted)
         if min(fate.accepted, default=0) < 0 or len(fate.accepted) > MAX_K:
             return False
-    return max(counts) <= LARGEST
+        if max(fate.request_steps, fate.drafts, *fate.drafted, *fate.accepted) > LARGEST:
+            return False
+    return True
 
 
 def _tier(settings: Settings, engine: Engine) -> tuple[Tier, str]:

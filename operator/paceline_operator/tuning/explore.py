@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS, Array
 from paceline_operator.tuning.cost import Cost
 from paceline_operator.tuning.goodput import LARGEST_LOG, Z95, Scores
 from paceline_operator.tuning.model import Settings
+from paceline_operator.tuning.timing import places
 
 SETTLE_STEPS, BURST_STEPS = 2, 8
 """Pipeline depth + 1 steps are still under the old k; then as many count as a burst has at least."""
@@ -85,8 +88,7 @@ def lacking(scores: Scores, since_change: Array, bad: Quarantine) -> tuple[int, 
     )
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """A load that is there: what every ladder k gains over the one in force. Lists follow the ladder."""
 
     load: int
@@ -216,12 +218,18 @@ def share_of(bursts: Probe) -> float:
 
 def ages(costs: Cost, loads: Sequence[int], now: float) -> dict[int, float]:
     """Seconds since any of `loads` measured each ladder k."""
-    width = len(costs.ladder)
-    seen = costs.seen.reshape(-1, width)[[costs.loads.index(load) for load in loads]].max(axis=0)
-    return dict(zip(costs.ladder, (now - seen).tolist(), strict=True))
+    width, rows = len(costs.ladder), places(costs.loads)
+    starts = [rows[load] * width for load in loads]
+    seen = [costs.seen[start : start + width].tolist() for start in starts]
+    return {k: now - max(each) for k, *each in zip(costs.ladder, *seen, strict=True)}
 
 
 def _bursts(ks: Sequence[int], share: float) -> Probe:
     length = SETTLE_STEPS + BURST_STEPS
-    interval = max(20, math.ceil(length / max(share, length / LONGEST_INTERVAL)))
-    return Probe(ks=tuple(ks), settle_steps=SETTLE_STEPS, burst_steps=BURST_STEPS, interval_steps=interval)
+    return _probe(tuple(ks), max(20, math.ceil(length / max(share, length / LONGEST_INTERVAL))))
+
+
+@lru_cache(maxsize=4096)
+def _probe(ks: tuple[int, ...], interval: int) -> Probe:
+    """The same one for the same bursts: every pass wishes for some, and nearly always for those that it has."""
+    return Probe(ks=ks, settle_steps=SETTLE_STEPS, burst_steps=BURST_STEPS, interval_steps=interval)

@@ -8,8 +8,10 @@ steps carry prompts, a step is one with the load's usual share of them (module p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,7 @@ from paceline_operator.tuning.cost import Cost
 from paceline_operator.tuning.direct import Direct
 from paceline_operator.tuning.direct import lengths as direct_lengths
 from paceline_operator.tuning.model import BucketView, Candidate, Interval
+from paceline_operator.tuning.timing import places
 
 Z95 = 1.96
 """Half-width of a 95 % interval, standard deviations."""
@@ -27,8 +30,7 @@ LARGEST_LOG = 700.0
 """exp of more is infinite, which no answer may be."""
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """Every ladder k at one load bucket. Arrays follow the ladder."""
 
     load: int
@@ -69,8 +71,7 @@ class Scores:
         return gains[row], errors[row]
 
 
-@dataclass(frozen=True)
-class Board:
+class Board(NamedTuple):
     """Scores of several load buckets at once: load positions first, ladder positions after."""
 
     loads: tuple[int, ...]
@@ -110,46 +111,49 @@ class Board:
 
     def stirred(self, incumbents: Mapping[int, int], errors: float) -> set[int]:
         """Loads of `incumbents` (load -> k) where another known k is better by more than `errors` standard errors."""
-        if not incumbents:
-            return set()
-        places = [self.loads.index(load) for load in incumbents]
-        columns = [self.ladder.index(k) for k in incumbents.values()]
-        log, own = self.log_goodput[places], np.arange(len(places))
-        gains = log - log[own, columns][:, None]
-        better = self.known[places] & (gains > 0)
-        better[own, columns] = False
-        if not better.any():
-            return set()
-        spread = self.covariance.diagonal(axis1=1, axis2=2)[places]
-        variance = spread + spread[own, columns][:, None] - 2 * self.covariance[places, columns]
-        better &= gains > errors * np.sqrt(np.maximum(variance, 0.0))
-        return {load for load, found in zip(incumbents, better.tolist(), strict=True) if True in found}
+        positions = places(self.ladder)
+        rows = [(row, load, positions[incumbents[load]]) for row, load in enumerate(self.loads) if load in incumbents]
+        found = set[int]()
+        for row, load, column in rows:
+            log = self.log_goodput[row].tolist()
+            least = log[column]
+            known = self.known[row].tolist()
+            better = [at for at, one in enumerate(log) if one > least and known[at]]
+            if not better:
+                continue
+            shared, covariance = self.covariance[row, column].tolist(), self.covariance[row]
+            for at in better:
+                variance = float(covariance[at, at]) + shared[column] - 2 * shared[at]
+                if log[at] - least > errors * math.sqrt(max(variance, 0.0)):
+                    found.add(load)
+                    break
+        return found
 
 
 def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -> Board:
     """Scores of the ladder at `loads`, which are buckets of `costs`."""
     width, total = len(costs.ladder), len(costs.loads)
     size = width * total
-    rows = np.asarray([costs.loads.index(load) for load in loads], dtype=np.intp)
-    blocks = costs.covariance[:size, :size].reshape(total, width, total, width)
-    step_covariance = blocks[rows, :, rows, :]
-    log_step = costs.mean[:size].reshape(total, width)[rows]
+    positions = places(costs.loads)
+    rows = np.asarray([positions[load] for load in loads], dtype=np.intp)
+    # All of them in order need no copies.
+    pick = slice(None) if len(loads) == total else rows
+    step_covariance = costs.covariance.take(_blocks(costs.mean.size, total, width)[pick])
+    log_step = costs.mean[:size].reshape(total, width)[pick]
     weights = cost.effects(costs)
     if weights is not None:
-        weights = weights.reshape(total, width, -1)[rows]
+        weights = weights.reshape(total, width, -1)[pick]
         end = size + weights.shape[2]
         cross = costs.covariance[:size, size:end].reshape(total, width, -1)[rows] @ weights.transpose(0, 2, 1)
         effects = weights @ costs.covariance[size:end, size:end] @ weights.transpose(0, 2, 1)
         step_covariance = step_covariance + cross + cross.transpose(0, 2, 1) + effects
         log_step = log_step + weights @ costs.mean[size:end]
-    request_steps, counted = costs.requests[rows].T
-    requests = np.where(counted > 0, request_steps / np.maximum(counted, 1e-9), np.asarray(loads, float))
-    alike = np.zeros(len(loads), dtype=np.intp)
-    log_length = lengths.log[None][alike]
-    length_covariance = lengths.covariance[None][alike]
-    known = lengths.known[None][alike]
-    if not direct.told.all() and direct.windows.any():
-        told = lengths.known | direct.told
+    seen = zip(costs.requests[pick].tolist(), loads, strict=True)
+    requests = np.asarray([steps / count if count > 0 else float(load) for (steps, count), load in seen])
+    log_length = lengths.log[None].repeat(len(loads), axis=0)
+    length_covariance = lengths.covariance[None].repeat(len(loads), axis=0)
+    known, told = lengths.known, lengths.known | direct.told
+    if False in direct.told.tolist() and direct.windows.any():
         log, variance, there = (found[rows] for found in direct_lengths(direct))
         log_length = np.where(told, lengths.log, np.where(there, log, lengths.log))
         both = told[:, None] & told[None, :]
@@ -157,7 +161,7 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
         length_covariance = np.where(both, lengths.covariance, own)
         known = np.where(told, lengths.known, there)
     covariance = length_covariance + step_covariance
-    if costs.mix[rows, 1].any():
+    if any(costs.mix[pick, 1].tolist()):
         log_step, step_covariance, covariance = _with_prompts(
             costs, rows, requests, log_length, log_step, length_covariance, step_covariance, weights
         )
@@ -171,12 +175,19 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
         length_covariance=length_covariance,
         step_covariance=step_covariance,
         covariance=covariance,
-        steps=costs.steps.reshape(total, width)[rows],
-        known=known & cost.own(costs)[rows],
-        outdated=(costs.seen < costs.changed).reshape(total, width)[rows],
-        faster=(costs.streak < 0).reshape(total, width)[rows],
-        told=lengths.known | direct.told,
+        steps=costs.steps.reshape(total, width)[pick],
+        known=cost.own(costs)[pick] & known,
+        outdated=(costs.seen < costs.changed).reshape(total, width)[pick],
+        faster=(costs.streak < 0).reshape(total, width)[pick],
+        told=told,
     )
+
+
+@lru_cache(maxsize=8)
+def _blocks(size: int, loads: int, width: int) -> npt.NDArray[np.intp]:
+    """Places of each load's cells with one another in a covariance of `size` rows."""
+    cells = np.arange(loads * width).reshape(loads, width)
+    return cells[:, :, None] * size + cells[:, None, :]
 
 
 def _with_prompts(
@@ -233,32 +244,67 @@ def interval(log: float, variance: float) -> Interval:
 
 def view(scores: Scores, beliefs: Acceptance, lengths: Lengths, k: int, recommended: int, observed: bool) -> BucketView:
     """What is known at a load, for people."""
-    variances = [one.diagonal() for one in (scores.covariance, scores.step_covariance, scores.length_covariance)]
-    log = np.asarray([scores.log_goodput, scores.log_step, scores.log_length])
-    half = Z95 * np.sqrt(np.maximum(variances, 0.0))
-    ends = np.exp(np.minimum(np.maximum([log, log - half, log + half], -LARGEST_LOG), LARGEST_LOG))
-    rows = zip(
-        scores.ladder,
-        *(ends[:, quantity].T.tolist() for quantity in range(3)),
-        scores.known.tolist(),
-        scores.steps.tolist(),
-        scores.told.tolist(),
-        lengths.survival.tolist(),
-        acceptance.firing_rates(beliefs),
-        strict=True,
+    covariances = (scores.covariance, scores.step_covariance, scores.length_covariance)
+    told = _Told(
+        ladder=scores.ladder,
+        logs=np.asarray([scores.log_goodput, scores.log_step, scores.log_length]),
+        variances=np.asarray([one.diagonal() for one in covariances]),
+        known=scores.known.tolist(),
+        steps=scores.steps.tolist(),
+        told=scores.told.tolist(),
+        beliefs=beliefs,
+        lengths=lengths,
     )
-    candidates = tuple(
-        Candidate(
-            k=candidate,
-            goodput=Interval(*rate),
-            step_seconds=Interval(*seconds),
-            acceptance_length=Interval(*tokens),
-            steps=int(steps),
-            firing_rate=fired,
-            survival=tuple(survival[:candidate]) if told else (),
-            borrowed=not known,
-            acceptance_known=told,
+    return BucketView(scores.load, k, recommended, observed, told)
+
+
+@dataclass(frozen=True, eq=False)
+class _Told(Sequence[Candidate]):
+    """The candidates of a load, worked out where they are read: most never are."""
+
+    ladder: tuple[int, ...]
+    logs: Array
+    """Of goodput, step seconds and length, by k."""
+    variances: Array
+    known: list[bool]
+    steps: list[float]
+    told: list[bool]
+    beliefs: Acceptance
+    lengths: Lengths
+
+    def __len__(self) -> int:
+        return len(self.ladder)
+
+    @overload
+    def __getitem__(self, at: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Candidate]: ...
+    def __getitem__(self, at: int | slice) -> Candidate | Sequence[Candidate]:
+        return tuple(self)[at]
+
+    def __iter__(self) -> Iterator[Candidate]:
+        half = Z95 * np.sqrt(np.maximum(self.variances, 0.0))
+        logs = np.asarray([self.logs, self.logs - half, self.logs + half])
+        ends = np.exp(np.minimum(np.maximum(logs, -LARGEST_LOG), LARGEST_LOG))
+        rows = zip(
+            self.ladder,
+            *(ends[:, quantity].T.tolist() for quantity in range(3)),
+            self.known,
+            self.steps,
+            self.told,
+            self.lengths.survival.tolist(),
+            acceptance.firing_rates(self.beliefs),
+            strict=True,
         )
-        for candidate, rate, seconds, tokens, known, steps, told, survival, fired in rows
-    )
-    return BucketView(scores.load, k, recommended, observed, candidates)
+        for candidate, rate, seconds, tokens, known, steps, told, survival, fired in rows:
+            yield Candidate(
+                k=candidate,
+                goodput=Interval(*rate),
+                step_seconds=Interval(*seconds),
+                acceptance_length=Interval(*tokens),
+                steps=int(steps),
+                firing_rate=fired,
+                survival=tuple(survival[:candidate]) if told else (),
+                borrowed=not known,
+                acceptance_known=told,
+            )

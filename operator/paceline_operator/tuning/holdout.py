@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from paceline_engine.protocol import CostCell, State
 from paceline_operator.tuning.baseline import Running, added, bounds
@@ -65,16 +65,18 @@ def aged(past: History, decoded: Mapping[int, float], table: tuple[int, ...], se
     for load, spent in decoded.items():
         total[load] = total.get(load, 0.0) + spent
     off = sum(spent for load, spent in decoded.items() if load < len(table) and table[load] == 0)
-    return replace(past, seconds=total, off_seconds=past.off_seconds * keep + off)
+    return History(total, past.off_seconds * keep + off)
 
 
 def better_without(running: Mapping[int, Running], history: History) -> Interval | None:
     """Mean ratio to an engine without a drafter, over the loads of the last hours, where the interval's upper end is
     below 1 and those loads are known; None otherwise."""
     total = sum(history.seconds.values())
+    if not running or total < PROPOSE_SECONDS:
+        return None
     known = {load: found for load, one in running.items() if load in history.seconds and (found := bounds(one))}
     covered = sum(history.seconds[load] for load in known)
-    if total < PROPOSE_SECONDS or covered < PROPOSE_SHARE * total:
+    if covered < PROPOSE_SHARE * total:
         return None
     mean = sum(history.seconds[load] * found[0] for load, found in known.items()) / covered
     half = sum(history.seconds[load] * found[1] for load, found in known.items()) / covered

@@ -6,7 +6,7 @@ All frozen. Times are seconds of a monotonic clock given by the caller; goodput 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline_engine.protocol import Policy, Samples, State, Verification
@@ -115,7 +115,7 @@ class BucketView:
     recommended_k: int
     observed: bool
     """Every ladder k has (or, once, had) its minimum count here."""
-    candidates: tuple[Candidate, ...]
+    candidates: Sequence[Candidate]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from paceline_operator.api.conditions import Reason
 from paceline_operator.tuning.acceptance import Array
@@ -12,6 +12,7 @@ from paceline_operator.tuning.goodput import Scores, goodput
 from paceline_operator.tuning.guard import Ttft
 from paceline_operator.tuning.model import BucketView, Interval, Settings
 from paceline_operator.tuning.solve import CONFIRMATIONS, Choice, choose
+from paceline_operator.tuning.values import amended
 
 SURE_BANDS = 2.0
 """Tie bands by which a guess may be wrong without a second window: what it took to observe the load were several."""
@@ -79,13 +80,13 @@ def advance(
 ) -> tuple[Decided, Move | None]:
     """One more window of evidence: confirm, move, or stay. `changed`: it brought another traffic, or another cost.
     `bounds`: the ks between which the table would fall with the load."""
-    past = replace(past, turned=True) if changed and not past.turned else past
+    past = amended(past, turned=True) if changed and not past.turned else past
     windows = min(past.windows, FIRST_WINDOWS) + 1
     restless = past.restless * 0.5 ** (max(0.0, now - past.moved) / RESTLESS_HALF_LIFE_SECONDS)
     choice = choose(scores, past.k, settings.min_gain, restless, settings.tpot_limit_seconds, bounds)
     if choice.k == past.k:
         quiet = past.pending == NOBODY and past.windows == windows
-        return past if quiet else replace(past, pending=NOBODY, windows=windows), None
+        return past if quiet else amended(past, pending=NOBODY, windows=windows), None
     count = past.pending[1] + 1 if past.pending[0] == choice.k else 1
     guess = (
         past.windows == 0
@@ -94,7 +95,7 @@ def advance(
         and choice.gain > SURE_BANDS * choice.band > 0
     )
     if count < CONFIRMATIONS and not guess:
-        return replace(past, pending=(choice.k, count), windows=windows), None
+        return amended(past, pending=(choice.k, count), windows=windows), None
     reason = _blame(past, scores, choice, decided_before)
     message = _sentence(past, scores, choice, reason, settings, "two windows in a row" if count > 1 else "by far")
     decided = Decided(
@@ -122,7 +123,7 @@ def below_baseline(past: Decided | None, running: Running | None, load: int, now
         f"k {past.k} → 0 at {_requests(load)}: it gave {ratio:.3f} of k=0 in the same engines, at most "
         f"{upper:.3f}, in {running.count} windows with both"
     )
-    decided = replace(past, k=0, moved=now, pending=NOBODY, windows=0, reason=Reason.BASELINE, message=message)
+    decided = amended(past, k=0, moved=now, pending=NOBODY, windows=0, reason=Reason.BASELINE, message=message)
     return decided, Move(load, past.k, 0, Reason.BASELINE, message)
 
 

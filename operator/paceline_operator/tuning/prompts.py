@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +40,7 @@ LEAST_OF_STEP = 0.5
 """Of a step without prompts, that is left of one with whatever they are believed to take."""
 
 
-@dataclass(frozen=True)
-class Sight:
+class Sight(NamedTuple):
     """Measured cells as the belief expects them."""
 
     log: Array
@@ -106,7 +106,7 @@ def mixed(cost: Cost, cells: list[CostCell], seconds: float) -> Array:
 
     Nothing is counted before the first prompt.
     """
-    if not cost.mix.any() and not any(cell.prompt for cell in cells):
+    if not np.count_nonzero(cost.mix) and not any(cell.prompt for cell in cells):
         return cost.mix
     found: Array = cost.mix * 0.5 ** (seconds / MIX_HALF_LIFE_SECONDS)
     rows = {load: row for row, load in enumerate(cost.loads)}
@@ -163,7 +163,7 @@ def leveled(cost: Cost, window: Sequence[CostCell]) -> Sequence[CostCell]:
 
     What two ks gave in one window is compared so: else the one that met fewer prompts would win.
     """
-    return [_leveled(cost, cell) for cell in window] if cost.mix.any() else window
+    return [_leveled(cost, cell) for cell in window] if np.count_nonzero(cost.mix) else window
 
 
 def _leveled(cost: Cost, cell: CostCell) -> CostCell:

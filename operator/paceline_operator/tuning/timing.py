@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from operator import add
+from typing import NamedTuple
 
 from paceline_engine.protocol import (
     CONTEXT_EDGES,
@@ -25,8 +27,7 @@ OUTLIER_SHARE = 0.05
 kernel compiled at first use takes seconds), not the cost of k."""
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """Steps of one (load, k), alike in contexts and prompts, in one window of one engine."""
 
     log_mean: float
@@ -40,38 +41,42 @@ class Timing:
 
 
 def timings(
-    window: Iterable[CostCell], loads: Sequence[int], ladder: Sequence[int], every_mode: bool = False
+    window: Iterable[CostCell], loads: tuple[int, ...], ladder: tuple[int, ...], every_mode: bool = False
 ) -> dict[int, Timing]:
     """Timings by cell index; loads, ks and contexts outside are left out, and, but for `every_mode`, steps that
     adaptive verification cut.
 
     Index: ((prompt position * contexts + context position) * len(loads) + load position) * len(ladder) + position of k.
     """
-    rows = {load: position for position, load in enumerate(loads)}
-    columns = {k: position for position, k in enumerate(ladder)}
+    rows, columns, width = places(loads), places(ladder), len(ladder)
     sums: dict[int, list[float]] = {}
     for cell in window:
         # Fewer verified than configured is how ngram is: that is part of what k costs. More are drafts of a larger k
         # before. At k=0 nothing is verified, in whichever mode.
-        cut = cell.verification is not Verification.ALL and cell.k_drafted > 0
-        if cell.k_verified > cell.k_drafted or (cut and not every_mode):
+        k = cell.k_drafted
+        cut = k > 0 and not every_mode and cell.verification is not Verification.ALL
+        if cut or cell.k_verified > k:
             continue
-        row, column = rows.get(cell.load), columns.get(cell.k_drafted)
+        row, column = rows.get(cell.load), columns.get(k)
         if row is None or column is None or (kept := robust_mean(cell)) is None:
             continue
         mean, variance, steps = kept
-        kind = PROMPTS[prompt_bucket(cell.prompt)] * len(CONTEXTS) + CONTEXTS[context_bucket(cell.context)]
-        row += kind * len(loads)
-        total = sums.setdefault(row * len(ladder) + column, [0.0, 0.0, 0.0, 0.0, 0.0])
-        total[0] += steps
-        total[1] += steps * mean
-        total[2] += steps * variance
-        total[3] += cell.request_steps * steps / cell.steps
-        total[4] += cell.prompt_tokens * steps / cell.steps
+        if cell.prompt or cell.context:
+            kind = PROMPTS[prompt_bucket(cell.prompt)] * len(CONTEXTS) + CONTEXTS[context_bucket(cell.context)]
+            row += kind * len(loads)
+        at, share = row * width + column, steps / cell.steps
+        new = [steps, steps * mean, steps * variance, cell.request_steps * share, cell.prompt_tokens * share]
+        sums[at] = list(map(add, sums[at], new)) if at in sums else new
     return {
         cell: Timing(math.log(seconds / steps), spread / (steps * steps), int(steps), request_steps, tokens / steps)
         for cell, (steps, seconds, spread, request_steps, tokens) in sums.items()
     }
+
+
+@lru_cache(maxsize=256)
+def places(values: tuple[int, ...]) -> Mapping[int, int]:
+    """Position of each."""
+    return {value: position for position, value in enumerate(values)}
 
 
 def robust_mean(cell: CostCell) -> tuple[float, float, int] | None:
