@@ -17,14 +17,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from paceline_engine.protocol import Identity
 from paceline_operator import act, naming, told
 from paceline_operator.api.conditions import Condition, ConditionType, Reason
 from paceline_operator.api.learned import ProfileKey
 from paceline_operator.api.status import ServingStatus
-from paceline_operator.cli.app import app
 from paceline_operator.clients.kube import Kube
 from paceline_operator.profiling import learn
 from paceline_operator.profiling.key import key_of
@@ -36,7 +34,7 @@ from paceline_operator.tuning.model import Engine
 from paceline_operator.tuning.state import TunerState
 from paceline_operator.verdicts import Verdict, merge
 from tests.cluster.operators import KEY, Place
-from tests.cluster.shell import Shell
+from tests.cluster.shell import Here, Shell
 from tests.cluster.test_experiment_apply import BETTER, STEADY, WIDE
 from tests.harness.controlplane import ControlPlane
 from tests.harness.objects import EXPERIMENT, thing
@@ -127,19 +125,15 @@ def measured(folder: Path, serving: Mapping[str, object]) -> None:
 
 
 class Book:
-    """Runs verbs and keeps what they print. In this process: fifty starts of Python would be most of the time."""
+    """Runs verbs and keeps what they print."""
 
-    def __init__(self, place: Place, renamed: Mapping[str, str]) -> None:
-        """`renamed`: names that change with the code -> those on the page."""
-        self.place, self.namespace, self.renamed = place, place.namespace, renamed
+    def __init__(self, place: Place, shell: Shell, given: Mapping[str, str], renamed: Mapping[str, str]) -> None:
+        """`given`: of the environment. `renamed`: names that change with the code -> those on the page."""
+        self.place, self.namespace, self.shell, self.given, self.renamed = place, place.namespace, shell, given, renamed
         self.sections: dict[str, list[str]] = {}
 
     def __call__(self, section: str, line: str, status: int = 0) -> str:
-        given = {"COLUMNS": "110", "TERM": "dumb"}
-        result = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="paceline", env=given)
-        assert result.exit_code == status, result.output + repr(result.exception)
-        assert "\x1b" not in result.output, "no colours in a pipe"
-        said = result.stdout + (result.stderr if status else "")
+        said = self.shell(*shlex.split(line)[1:], status=status, more={**self.given, "COLUMNS": "110"})
         ends = "" if status == 0 else f"\n# exit status {status}"
         rows = [row.rstrip() for row in self.clean(said).rstrip().splitlines()]
         if section == "doctor":  # the cluster is that of other tests, too: their servings and kinds set widths and rows
@@ -170,12 +164,8 @@ class Book:
 
 
 @pytest.fixture
-def book(crds: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
+def book(crds: ControlPlane, namespace: str, tmp_path: Path) -> Book:
     """Of a namespace with the serving `chat`, tuned, and the templates that its pods ran."""
-    monkeypatch.chdir(tmp_path)
-    kubeconfig = str(Shell(crds, namespace, tmp_path).kubeconfig)
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", kubeconfig)
-    monkeypatch.setenv("PACELINE_MASTER_KEY_FILE", str(tmp_path / "key"))
     (tmp_path / "key").write_text(KEY)
     place = Place(crds, namespace)
     place.serve("chat", speculation=SPEECH)
@@ -200,7 +190,9 @@ def book(crds: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest
             await act.write_status(kube, raw, status.model_copy(update={"rollout": rollout}))
 
     asyncio.run(write())
-    return Book(place, dict(zip((one.name for one in stored), ("chat-1111111111", "chat-2222222222"), strict=True)))
+    renamed = dict(zip((one.name for one in stored), ("chat-1111111111", "chat-2222222222"), strict=True))
+    given = {"PACELINE_MASTER_KEY_FILE": str(tmp_path / "key"), "PACELINE_CACHE": str(tmp_path / "cache")}
+    return Book(place, Here(crds, namespace, tmp_path), given, renamed)
 
 
 def test_the_page_is_what_the_verbs_print(book: Book, tmp_path: Path) -> None:

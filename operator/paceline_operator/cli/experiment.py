@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from paceline_operator.cli import trial, watch
+from paceline_operator.cli import stored, trial, watch
+from paceline_operator.cli.cluster import Context, Namespace, Where
 from paceline_operator.cli.mistake import fail
+from paceline_operator.cli.stored import Results, folder_of
 from paceline_operator.experiment import results
 
 experiment = typer.Typer(no_args_is_help=True, help="Is speculation worth it here? Measure, judge, report, apply.")
@@ -18,13 +20,16 @@ experiment.command()(watch.watch)
 
 @experiment.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Result files, one for each variant.")],
+    given: Results,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Of the report; else FOLDER/report.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Of the report; else `report` beside the results."),
     ] = None,
     price: Annotated[
         float | None, typer.Option("--gpu-hour-price", min=0, help="Of one GPU for an hour, for the cost of tokens.")
     ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
 ) -> None:
     """Judge every variant against the baseline, and write page, pictures, JSON and CSV."""
     try:
@@ -32,6 +37,7 @@ def report(
         from paceline_operator.experiment import report as reports
     except ImportError as error:
         fail("experiment report", f"{error}: install paceline[report]")
+    folder = folder_of("experiment report", given, Where(context, namespace))
     try:
         found = reports.build(results.folder(folder), price)
         files = publish.write(found, out or folder / "report")
@@ -45,4 +51,5 @@ def report(
 
 
 experiment.command()(trial.apply)
+experiment.command()(stored.cancel)
 experiment.command()(trial.template)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -78,10 +79,9 @@ def top(
 
     async def watch(kube: Kube) -> None:
         made = 0
-        with Live(console=console, auto_refresh=False, screen=False) as screen:
+        with screen(console) as show_now:
             while True:
-                found = await read(kube, where, servings or [], everywhere)
-                screen.update(watched(found), refresh=True)
+                show_now(watched(await read(kube, where, servings or [], everywhere)))
                 made += 1
                 if looks is not None and made >= looks:
                     return
@@ -141,6 +141,16 @@ def laid_out(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for row in rows:
         laid.add_row(*(Text(cell) for cell in row))
     return laid
+
+
+@contextmanager
+def screen(console: Console) -> Iterator[Callable[[Group], None]]:
+    """Shows one thing in the place of the one before; in a pipe, one after the other."""
+    if not console.is_terminal:
+        yield console.print
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda found: live.update(found, refresh=True)
 
 
 def console_of_output() -> Console:

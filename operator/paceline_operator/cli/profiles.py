@@ -12,6 +12,7 @@ from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.cli.cluster import Context, Namespace, Object, Serving, Where, reach, serving_of
 from paceline_operator.cli.mistake import counted, fail
+from paceline_operator.cli.stored import folder_of
 from paceline_operator.experiment import results
 from paceline_operator.local import document
 from paceline_operator.local.mistake import UserError
@@ -34,8 +35,8 @@ def export(
     name: Annotated[str | None, typer.Option(help="Of the profile; else the serving's.")] = None,
     workload: Annotated[str, typer.Option(help="Kind of text, in words: acceptance depends on it.")] = "unknown",
     experiment: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="The numbers from these results of an experiment with the serving."),
+        str | None,
+        typer.Option(metavar="FOLDER|NAME", help="The numbers from these results of an experiment with the serving."),
     ] = None,
     namespace: Namespace = None,
     context: Context = None,
@@ -43,8 +44,9 @@ def export(
     """Write what a serving has learnt as a SpeculationProfile."""
     where = Where(context, namespace)
     raw = reach("profile export", where, lambda kube: serving_of(kube, *where.split(serving)))
+    folder = folder_of("profile export", experiment, where) if experiment else None
     try:
-        body = exported(raw, name or raw["metadata"]["name"], workload, experiment)
+        body = exported(raw, name or raw["metadata"]["name"], workload, folder)
         text = document.written(body)
         if out is None:
             typer.echo(text, nl=False)

@@ -12,8 +12,10 @@ from rich.console import Console
 from paceline_operator import naming
 from paceline_operator.api.experiment import SERVING
 from paceline_operator.api.serving import ServingSpec
+from paceline_operator.cli import stored
 from paceline_operator.cli.cluster import Context, Namespace, Where, reach, serving_of
 from paceline_operator.cli.mistake import fail
+from paceline_operator.cli.stored import Results, folder_of
 from paceline_operator.clock import SystemClock
 from paceline_operator.experiment import results, templates, variants, winner
 from paceline_operator.local import container
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from paceline_operator.clients.kube import Kube
 
 INCOMPLETE_STATUS = 1
-Results = Annotated[Path, typer.Argument(metavar="FOLDER", help="Results of `paceline experiment run`.")]
 
 
 def run(
@@ -36,7 +37,9 @@ def run(
             "--file", "-f", help="A SpeculationExperiment, its SpeculativeServing, its ConfigMap; repeatable."
         ),
     ],
-    local: Annotated[bool, typer.Option("--local", help="With engines of this machine.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="With engines of this machine; else the operator runs it in the cluster.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Of results; else in the cache folder.")
     ] = None,
@@ -51,10 +54,17 @@ def run(
     tty: Annotated[
         bool | None, typer.Option("--tty/--no-tty", help="A live line, or plain lines; else by what the output is.")
     ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
 ) -> None:
-    """Measure every variant and report; run again, go on with what is missing. Status 1: something is missing still."""
+    """Measure every variant. In the cluster the operator does; here it is reported too, and run again it goes on with
+    what is missing. Status 1: something is missing still."""
     if not local:
-        fail("experiment run", "--local is needed: this version measures on this machine, not in a cluster")
+        here = {"--out": out, "--dataset": dataset, "--keep": keep or None, "--port": port, "--gpu-hour-price": price}
+        if wrong := [option for option, value in here.items() if value is not None]:
+            fail("experiment run", f"{', '.join(wrong)}: with --local alone")
+        typer.echo(stored.store(file, Where(context, namespace)))
+        return
     console = Console()
     view = LiveView(console) if (console.is_terminal if tty is None else tty) else PlainView(console)
     try:
@@ -93,17 +103,19 @@ def _report(folder: Path, price: float | None) -> None:
 
 
 def apply(
-    folder: Results,
+    source: Results,
     variant: Annotated[str | None, typer.Option(help="This one, whatever the results; else the winner.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
     """Write the winner's fields into the serving, as any change of its spec: canary and rollback apply."""
+    where = Where(context, namespace)
+    folder = folder_of("experiment apply", source, where)
     try:
-        given = files.kept(folder)
+        measured = files.kept(folder)
         chosen, why = (variant, "") if variant else _winner(folder)
-        known = variants.of(given.experiment.spec, given.serving.spec)
+        known = variants.of(measured.experiment.spec, measured.serving.spec)
         if chosen not in known:
             raise UserError(f"no variant {chosen}: there are {', '.join(known)}")
     except UserError as error:
@@ -113,14 +125,14 @@ def apply(
     if chosen == SERVING:
         typer.echo("nothing to change")
         return
-    name = given.experiment.spec.serving_ref.name
+    name = measured.experiment.spec.serving_ref.name
+    place, _ = where.split(name if folder == Path(source) else source)  # the serving is where its experiment is
 
     async def work(kube: Kube) -> list[str]:
-        place, _ = Where(context, namespace).split(name)
         raw = await serving_of(kube, place, name)
-        changes = variants.patch(raw, known[chosen], given.serving.spec)
+        changes = variants.patch(raw, known[chosen], measured.serving.spec)
         lines = [f"  {line}" for line in variants.differences(changes, raw)]
-        told = [f"measured with another {field} than {place}/{name} has" for field in _elsewhere(raw, given)]
+        told = [f"measured with another {field} than {place}/{name} has" for field in _elsewhere(raw, measured)]
         if not lines:
             return [*told, f"{place}/{name} is {chosen} already"]
         if not dry_run:
@@ -130,7 +142,7 @@ def apply(
         would = "would become" if dry_run else "becomes"
         return [*told, f"{place}/{name} {would} {chosen}:", *lines]
 
-    for line in reach("experiment apply", Where(context, namespace), work):
+    for line in reach("experiment apply", where, work):
         typer.echo(line)
 
 

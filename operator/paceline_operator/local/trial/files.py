@@ -55,31 +55,8 @@ class Given:
 def read(paths: Sequence[Path], dataset: Path | None = None) -> Given:
     """Of files that hold a SpeculationExperiment, the SpeculativeServing that it names and, where it takes its prompts
     from one, the ConfigMap. Raises UserError that names file and remedy."""
-    found: dict[tuple[str, str], tuple[Path, dict[str, Any]]] = {}
-    for path in paths:
-        for document in documents(path):
-            kind = document.get("kind")
-            if kind not in (naming.KIND_EXPERIMENT, naming.KIND_SERVING, CONFIG_MAP):
-                raise UserError(
-                    f"{path}: kind {kind!r} is none of {naming.KIND_EXPERIMENT}, {naming.KIND_SERVING} and {CONFIG_MAP}"
-                )
-            if kind != CONFIG_MAP and document.get("apiVersion") != naming.API_VERSION:
-                raise UserError(
-                    f"{path}: {kind}: apiVersion is {document.get('apiVersion')!r}, not {naming.API_VERSION}"
-                )
-            metadata = document.get("metadata")
-            name = str(metadata.get("name")) if isinstance(metadata, dict) else ""
-            if (kind, name) in found:
-                raise UserError(f"{path}: {kind} {name} is there twice: keep one")
-            found[kind, name] = path, document
-    experiments = [place for place in found if place[0] == naming.KIND_EXPERIMENT]
-    if len(experiments) != 1:
-        said = "no document" if not experiments else f"{len(experiments)} documents"
-        raise UserError(f"{_all(paths)}: {said} of kind {naming.KIND_EXPERIMENT}: one is needed")
-    path, written = found[experiments[0]]
-    experiment = parse(SpeculationExperiment, written, path)
-    for mistake in (*misnamed(experiment), *evidence.of_experiment(experiment.spec)):
-        raise UserError(f"{path}: {mistake}")
+    found = _documents(paths)
+    experiment, written, path = _experiment(found, paths)
     wanted = naming.KIND_SERVING, experiment.spec.serving_ref.name
     if wanted not in found:
         raise UserError(
@@ -98,9 +75,54 @@ def read(paths: Sequence[Path], dataset: Path | None = None) -> Given:
     )
 
 
+def of_cluster(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """What of files goes into a cluster: the experiment first, then ConfigMaps. Raises UserError."""
+    found = _documents(paths)
+    _, written, _ = _experiment(found, paths)
+    return [written, *(body for (kind, _), (_, body) in found.items() if kind == CONFIG_MAP)]
+
+
+Found = Mapping[tuple[str, str], tuple[Path, dict[str, Any]]]
+"""(kind, name) -> the file that it is in, and the document."""
+
+
+def _documents(paths: Sequence[Path]) -> Found:
+    found: dict[tuple[str, str], tuple[Path, dict[str, Any]]] = {}
+    for path in paths:
+        for document in documents(path):
+            kind = document.get("kind")
+            if kind not in (naming.KIND_EXPERIMENT, naming.KIND_SERVING, CONFIG_MAP):
+                raise UserError(
+                    f"{path}: kind {kind!r} is none of {naming.KIND_EXPERIMENT}, {naming.KIND_SERVING} and {CONFIG_MAP}"
+                )
+            if kind != CONFIG_MAP and document.get("apiVersion") != naming.API_VERSION:
+                raise UserError(
+                    f"{path}: {kind}: apiVersion is {document.get('apiVersion')!r}, not {naming.API_VERSION}"
+                )
+            metadata = document.get("metadata")
+            name = str(metadata.get("name")) if isinstance(metadata, dict) else ""
+            if (kind, name) in found:
+                raise UserError(f"{path}: {kind} {name} is there twice: keep one")
+            found[kind, name] = path, document
+    return found
+
+
+def _experiment(found: Found, paths: Sequence[Path]) -> tuple[SpeculationExperiment, dict[str, Any], Path]:
+    """The one that is there, as parsed and as written, and its file."""
+    experiments = [place for place in found if place[0] == naming.KIND_EXPERIMENT]
+    if len(experiments) != 1:
+        said = "no document" if not experiments else f"{len(experiments)} documents"
+        raise UserError(f"{_all(paths)}: {said} of kind {naming.KIND_EXPERIMENT}: one is needed")
+    path, written = found[experiments[0]]
+    experiment = parse(SpeculationExperiment, written, path)
+    for mistake in (*misnamed(experiment), *evidence.of_experiment(experiment.spec)):
+        raise UserError(f"{path}: {mistake}")
+    return experiment, written, path
+
+
 def _prompts(
     experiment: SpeculationExperiment,
-    found: Mapping[tuple[str, str], tuple[Path, dict[str, Any]]],
+    found: Found,
     dataset: Path | None,
     path: Path,
 ) -> tuple[bytes | None, str]:
