@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from paceline_operator import events, metrics, naming, observe, rolling
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
@@ -92,15 +93,16 @@ async def _taken_back(hands: Hands, draft: Draft, rolled: rolling.Rolled, canary
 def made_from(raw: Object, revision: Revision) -> SpeculativeServing | None:
     """The serving that a revision was made from, with what `raw` says beside the pods' template as far as it makes
     sense; None where that is not known."""
-    asked = raw.get("spec")
+    said = raw.get("spec")
+    asked: Mapping[str, Any] = said if isinstance(said, Mapping) else {}
     whole = {name: value for name, value in revision.boot.items() if name not in (LADDER, DEFAULTED)}
-    for name in LIVE if isinstance(asked, Mapping) else ():
+    for name in LIVE:
         if name in asked:
             with suppress(ValueError):
                 ServingSpec.model_validate({**whole, name: asked[name]})
                 whole[name] = asked[name]
     try:
-        spec = with_boot(ServingSpec.model_validate(whole), revision.boot)
+        spec = with_boot(ServingSpec.model_validate(whole), dict(revision.boot))
     except ValueError:  # of another version, or rebuilt from what ran
         return None
     known = {name: raw[name] for name in ("apiVersion", "kind", "metadata")}

@@ -33,7 +33,9 @@ MACHINE = ("driver", "kernel", "versions")
 
 
 def preflight(
-    file: Annotated[Path, typer.Option("--file", "-f", help="Manifests; documents of kinds of others are passed over.")],
+    file: Annotated[
+        Path, typer.Option("--file", "-f", help="Manifests; documents of kinds of others are passed over.")
+    ],
     where: Annotated[
         str | None,
         typer.Option(
@@ -55,7 +57,7 @@ def preflight(
     try:
         written = documents(file)
         read = [document for document in written if document.get("kind") in KINDS]
-        wrong = [found for document in written if (found := misspelt(document, (KIND_LOAD,)))]
+        wrong = [bad for document in written if (bad := misspelt(document, (KIND_LOAD,)))]
         if not read and not wrong:
             there = f"; there is {', '.join(str(one.get('kind')) for one in written)[:200]}" if written else ""
             raise UserError(f"{file}: no document of kind {', '.join(KINDS)}{there}")
