@@ -7,7 +7,6 @@ and everything else, also of objects that are gone. Tokens are known from the Se
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -18,9 +17,8 @@ import yaml
 
 AUDIT_LOG = "audit.log"
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
-HEX_TOKEN = re.compile(r"(?=([0-9a-f]{64}))")
-ENCODED_TOKEN = re.compile(r"(?=([A-Za-z0-9+/]{86}==))")
-"""A token, in base64."""
+RUN = re.compile(r"[A-Za-z0-9+/=]{64,}")
+"""What a token is in, which has 64 digits, or 88 in base64."""
 LONG_ENOUGH = 20
 """Shorter ones would be found by chance."""
 AROUND = 60
@@ -48,15 +46,14 @@ def leaks(folder: Path, keys: Iterable[str] = ()) -> list[str]:
 
 def written_tokens(folder: Path) -> set[str]:
     """What the Secrets held that operators wrote, plain and in base64."""
-    found: set[str] = set()
+    plain: set[str] = set()
     for entry in _entries(folder):
         if entry["objectRef"]["resource"] == "secrets":
-            for text in ((entry.get("requestObject") or {}).get("data") or {}).values():
-                try:
-                    found |= {text, base64.b64decode(text, validate=True).decode()}
-                except (binascii.Error, ValueError):
-                    continue
-    return {token for token in found if len(token) >= LONG_ENOUGH}
+            sent = entry.get("requestObject") or {}
+            plain |= set((sent.get("stringData") or {}).values())
+            plain |= {base64.b64decode(text).decode() for text in (sent.get("data") or {}).values()}
+    long = {text for text in plain if len(text) >= LONG_ENOUGH}
+    return long | {base64.b64encode(text.encode()).decode() for text in long}
 
 
 def credentials(folder: Path) -> set[str]:
@@ -92,10 +89,10 @@ def _entries(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _places(text: str, tokens: set[str], long: set[str]) -> Iterator[int]:
-    for pattern in (HEX_TOKEN, ENCODED_TOKEN):
-        for match in pattern.finditer(text):
-            if match.group(1) in tokens:
-                yield match.start(1)
+    for match in RUN.finditer(text):
+        run = match.group()
+        if run in tokens or (len(run) > 64 and any(token in run for token in tokens)):
+            yield match.start()
     for secret in long:
         if (at := text.find(secret)) >= 0:
             yield at

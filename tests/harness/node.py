@@ -15,6 +15,7 @@ from typing import IO
 
 from tests.harness import cgroups, nodeconfig
 from tests.harness.kubectl import Kubectl
+from tests.harness.leaks import leaks
 from tests.harness.nodeinit import READY
 from tests.harness.processes import Daemon, wait_until
 
@@ -74,7 +75,7 @@ class Node:
             raise
 
     def stop(self) -> None:
-        """End everything; returns when nothing is left but the logs."""
+        """End everything; returns when nothing is left but the logs, in which tokens and keys must not be told."""
         if self.daemon is not None:
             assert self.daemon.process.stdin is not None
             self.daemon.process.stdin.close()
@@ -85,11 +86,14 @@ class Node:
             self.daemon.stop(grace_seconds=0)
             self.daemon = None
         cgroups.remove(nodeconfig.CGROUP)
+        key = self.folder / "master-key"
+        found = leaks(self.folder, key.read_text().split() if key.exists() else ())
         for name in ("etcd", "config", "pki"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         if self.lock is not None:
             self.lock.close()
             self.lock = None
+        assert not found, f"tokens or keys are told: {found[:5]}"
 
     def load(self, archive: Path) -> None:
         """Give its pods the image of an archive in Docker's format."""

@@ -24,7 +24,7 @@ def encoded(text: str) -> str:
 
 def left_behind(folder: Path, resource: str, body: Any, log: str = "") -> Path:
     """What a cluster leaves in which an operator wrote its token Secret, one object more, and a line of its log."""
-    secret = {"kind": "Secret", "data": {"current": encoded(TOKEN), "keyVersion": encoded("v1")}}
+    secret = {"kind": "Secret", "stringData": {"current": TOKEN, "version": "v1"}}
     writes = [("secrets", secret), (resource, body)]
     entries = [{"verb": "patch", "objectRef": {"resource": r, "name": "demo"}, "requestObject": b} for r, b in writes]
     (folder / "audit.log").write_text("".join(json.dumps(e) + "\n" for e in entries) + '{"cut of')
