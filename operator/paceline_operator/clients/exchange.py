@@ -61,6 +61,16 @@ class Exchanges:
         finally:
             await response.aclose()
 
+    async def fetch(
+        self, method: str, url: str, headers: Headers, content: str | None, params: Mapping[str, str] | None
+    ) -> tuple[int, bytes]:
+        """Status and body, which is bounded. Without httpx in between where that is not asked for: it costs as much."""
+        if isinstance(self._transport, AiohttpTransport):
+            asked = f"{url}?{urlencode(params)}" if params else url
+            return await self._transport.fetch(method, asked, {**HEADERS, **headers}, content)
+        async with self.stream(method, url, headers=headers, content=content, params=params) as response:
+            return response.status_code, b"".join([chunk async for chunk in bounded(response)])
+
     async def aclose(self) -> None:
         """Close all connections."""
         await self._transport.aclose()
@@ -74,15 +84,26 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Raises ConnectError, ConnectTimeout, ReadError, RemoteProtocolError or InvalidURL."""
+        headers = [(name, value) for name, value in request.headers.items() if name != "host"]
+        answer = await self._request(request.method, str(request.url), headers, request.content or None)
+        return httpx.Response(answer.status, headers=list(answer.raw_headers), stream=_Body(answer))
+
+    async def fetch(self, method: str, url: str, headers: Headers, content: str | None) -> tuple[int, bytes]:
+        """Status and body. Raises what `handle_async_request` and `bounded` do."""
+        answer = await self._request(method, url, list(headers.items()), content.encode() if content else None)
+        body = _Body(answer)
+        try:
+            coding = answer.headers.get("content-encoding", "identity")
+            return answer.status, b"".join([chunk async for chunk in _bounded(coding, aiter(body))])
+        finally:
+            await body.aclose()
+
+    async def _request(
+        self, method: str, url: str, headers: list[tuple[str, str]], data: bytes | None
+    ) -> aiohttp.ClientResponse:
         session = self._session = self._session or _session()
         try:
-            answer = await session.request(
-                request.method,
-                str(request.url),
-                headers=[(name, value) for name, value in request.headers.items() if name != "host"],
-                data=request.content or None,
-                allow_redirects=False,
-            )
+            return await session.request(method, url, headers=headers, data=data, allow_redirects=False)
         except aiohttp.InvalidURL as error:
             raise httpx.InvalidURL(str(error)) from None
         except aiohttp.ConnectionTimeoutError as error:
@@ -91,7 +112,6 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectError(str(error)) from None
         except (aiohttp.ClientError, ValueError) as error:
             raise _broken(error) from None
-        return httpx.Response(answer.status, headers=list(answer.raw_headers), stream=_Body(answer))
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -122,10 +142,15 @@ def _parsed(url: str) -> httpx.URL:
 
 async def bounded(response: httpx.Response) -> AsyncIterator[bytes]:
     """Its body. Raises ValueError where it is compressed, or larger than MAX_ANSWER_BYTES."""
-    if response.headers.get("content-encoding", "identity") != "identity":
+    async for chunk in _bounded(response.headers.get("content-encoding", "identity"), response.aiter_bytes()):
+        yield chunk
+
+
+async def _bounded(coding: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if coding != "identity":
         raise ValueError("the answer is compressed, which was not asked for")
     read = 0
-    async for chunk in response.aiter_bytes():
+    async for chunk in chunks:
         read += len(chunk)
         if read > MAX_ANSWER_BYTES:
             raise ValueError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")

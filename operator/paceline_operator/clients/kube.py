@@ -7,7 +7,6 @@ library's TLS and authentication are. At most `concurrency` calls are on their w
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,6 +15,7 @@ from urllib.parse import urlencode
 
 import yaml
 from kubernetes import client, config
+from pydantic_core import from_json
 
 from paceline_operator import metrics, naming
 from paceline_operator.clients import sent
@@ -363,7 +363,7 @@ def _result(answer: Answer, where: str) -> Object:
     if status == 0:
         raise UnavailableError(0, "NoAnswer", f"{where}: {answer.body.decode('utf-8', 'replace')[:300]}")
     try:
-        parsed = json.loads(answer.body)
+        parsed = from_json(answer.body)
     except (ValueError, RecursionError):
         parsed = None
     if 200 <= status < 300:
