@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # In `make test` the quick layers come first and stop the run where they fail.
 QUICK := tests/unit tests/golden tests/replay
-REAL := tests/cluster tests/reliability tests/engine tests/e2e
+REAL := tests/cluster tests/reliability tests/walk tests/security tests/engine tests/e2e
 
 .PHONY: help
 help: ## List the commands
@@ -32,15 +32,17 @@ test: setup ## All tests that need no GPU
 
 .PHONY: test-long
 test-long: setup ## The tests that measure for minutes
-	$(BIN)/pytest -m long $(REAL)
+	$(BIN)/pytest -m long $(QUICK) $(REAL)
 
 .PHONY: unit
 unit: environment ## The tests that start nothing
 	$(BIN)/pytest $(QUICK)
 
 .PHONY: soak
-soak: environment model ## Ten minutes of a real engine under load, another policy every second
+soak: environment model kubernetes ## An hour and more: an engine and an operator under churn, 10,000 changes of a spec
 	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m benchmarks.soak_operator
+	PACELINE_WALK=10000 $(BIN)/pytest -m long tests/walk
 
 .PHONY: lint
 lint: environment ## Style, types and import contracts
