@@ -47,15 +47,18 @@ def main() -> int:
     problems = lost(result) + result["failures"]
     if grown > MAX_GROWTH_MIB:
         problems.append(f"memory grew by {grown:.1f} MiB in the second half")
-    environment = {
-        "vllm": version, "model": MODEL, "python": platform.python_version(), "cpu": _cpu(),
-        "day": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }  # fmt: skip
-    line = json.dumps({"environment": environment, "memory_growth_mib": grown, "problems": problems, **result})
+    where = {"vllm": version, "model": MODEL, **environment()}
+    line = json.dumps({"environment": where, "memory_growth_mib": grown, "problems": problems, **result})
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "soak.json").write_text(f"{line}\n")
     print(line)
     return 1 if problems else 0
+
+
+def environment() -> dict[str, str]:
+    """What of a machine a result depends on, and the day."""
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {"python": platform.python_version(), "cpu": _cpu(), "day": day}
 
 
 def _cpu() -> str:
