@@ -69,11 +69,5 @@ def _serving() -> dict[str, Any]:
     spec = body["spec"]
     spec["model"] = {"source": "hf://test/target"}
     spec["speculation"] = {"method": "draft_model", "draft": {"source": "hf://test/draft"}, "maxTokens": 4}
-    spec["engine"]["preflight"] = "Checks"
     spec["engine"]["env"].append({"name": "HF_ENDPOINT", "value": f"http://{ADDRESS}:{PORT}"})
-    template = spec["engine"]["podTemplate"]["spec"]
-    # It runs in the engine's image, which here is the host's own /usr.
-    (engine,) = template["containers"]
-    mounts = [mount for mount in engine["volumeMounts"] if mount["name"] != "models"]
-    template["initContainers"] = [{"name": CONTAINER, "volumeMounts": mounts}]
     return body
