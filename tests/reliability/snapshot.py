@@ -13,8 +13,11 @@ from tests.cluster.lives import plain
 from tests.cluster.operators import Object, Place
 
 KINDS = (*CHILD_KINDS, "Secret")
-NOTES = {"ChildCreated", "ChildCorrected", "ChildPruned"}
-"""Events about a write that was made: who is killed between the two tells of none, and the next finds it made."""
+NOTES = {"ChildCreated", "ChildCorrected", "ChildPruned", "ApplyFailed"}
+"""Events about a write that was made, or refused: who is killed between the two tells of none, and the next finds it
+made."""
+DECIDED = {"Load", "Acceptance", "Cost", "Baseline", "Incumbent"}
+"""Events about another k: where the process that decided it was killed, the next tells that it finds it decided."""
 Snapshot = dict[str, Any]
 
 
@@ -29,7 +32,7 @@ def taken(place: Place, name: str) -> Snapshot:
         },
         "status": status(serving),
         "records": sorted(map(_record, ((records or {}).get("data") or {}).values())),
-        "events": sorted({event["reason"] for event in place.list("Event") if _from_us(event)} - NOTES),
+        "events": sorted({_told(event["reason"]) for event in place.list("Event") if _from_us(event)} - NOTES),
         "pods": dict(Counter(pod["metadata"]["labels"][naming.LABEL_TRACK] for pod in pods)),
     }
 
@@ -43,7 +46,7 @@ def status(serving: Mapping[str, Any]) -> Object:
         **{name: found.get(name) for name in kept},
         "observed": found.get("observedGeneration") == serving.get("metadata", {}).get("generation"),
         "conditions": {c["type"]: _said(c) for c in found.get("conditions", [])},
-        "decisions": [(d["reason"], d["fromK"], d["toK"], d["requests"]) for d in found.get("decisions", [])],
+        "decisions": [(_told(d["reason"]), d["fromK"], d["toK"], d["requests"]) for d in found.get("decisions", [])],
         "proposals": sorted(p["reason"] for p in found.get("proposals", [])),
         "rollout": {name: rollout.get(name) for name in ("phase", "revision", "target", "fields", "own")}
         | {
@@ -58,6 +61,10 @@ def status(serving: Mapping[str, Any]) -> Object:
             "since": "since" in safety,
         },
     }
+
+
+def _told(reason: str) -> str:
+    return "a k" if reason in DECIDED else reason
 
 
 def _said(condition: Object) -> tuple[str, str]:
