@@ -97,9 +97,13 @@ async def brought(kube: Kube, given: str, where: Where) -> tuple[Path, Experimen
 def state(name: str, status: ExperimentStatus) -> list[str]:
     """How far an experiment of the cluster is, in lines."""
     running = f", {status.running} runs" if status.running else ""
-    minutes = f"{status.gpu_seconds / 60:.0f} GPU-minutes" if status.gpu_seconds else "no GPU time"
-    done = f"{status.windows} of {counted(status.planned_windows, 'window')}, {minutes} spent"
-    lines = [f"{name}: {status.phase}{running}; {done}"]
+    planned = counted(status.planned_windows, "window")
+    done = (
+        f"; {status.windows} of {planned}, {status.gpu_seconds / 60:.0f} GPU-minutes spent"
+        if status.planned_windows
+        else ""
+    )
+    lines = [f"{name}: {status.phase}{running}{done}"]
     lines += [
         f"{one.type} {one.status}: {one.reason}: {one.message}"
         for one in status.conditions

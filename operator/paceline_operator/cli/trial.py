@@ -57,8 +57,12 @@ def run(
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
-    """Measure every variant. In the cluster the operator does; here it is reported too, and run again it goes on with
-    what is missing. Status 1: something is missing still."""
+    """Measure every variant: in the cluster, or with engines of this machine.
+
+    In the cluster the operator does. With --local it is reported, too; run again, it goes on with what is missing.
+
+    Status 1: something is missing still.
+    """
     if not local:
         here = {"--out": out, "--dataset": dataset, "--keep": keep or None, "--port": port, "--gpu-hour-price": price}
         if wrong := [option for option, value in here.items() if value is not None]:
