@@ -182,9 +182,9 @@ def main() -> int:
         with tale.step("The end of everything that was started"):
             node.stop()
             shutil.rmtree(FOLDER / "images", ignore_errors=True)
+        tale.say(f"Logs, those of pods too: {FOLDER.relative_to(ROOT)}/logs")
     for query in missing:
         tale.say(f"No answer: {query}")
-    tale.say(f"Logs: {FOLDER.relative_to(ROOT)}/logs")
     return int(bool(missing))
 
 
