@@ -1,8 +1,7 @@
 """Part of `make soak`: an operator beside a real API server while servings, pods, loads and specs change all the time.
 
 Fails where something grows with the time it has run: memory, file descriptors, threads, tasks, status, objects in etcd.
-Judged by the slope of a line through the second half of the run (in the first, caches and histories fill), as what it
-would add in a day.
+The first quarter is not judged: caches and histories fill. What a line through the second half adds in an hour is told.
 
     python -m benchmarks.soak_operator [seconds]
 """
@@ -12,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import random
 import sys
 import tempfile
@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.scale.cluster import HOME, Object, World, account
@@ -39,9 +40,11 @@ INTERVAL_SECONDS = 5
 SEED = 20
 CRDS = Path(__file__).resolve().parents[1] / "crds"
 RESULT = Path(__file__).parent / "results" / "soak" / "operator.json"
-NEVER_MORE = {"rss_mib": 1.10, "descriptors": 1.25, "threads": 1.0, "tasks": 1.10, "status_bytes": 1.10,
-              "annotation_bytes": 1.0, "etcd_bytes": 1.10, "etcd_objects": 1.25}  # fmt: skip
-"""The largest of the last quarter, at most so many times the largest of the second."""
+NEVER_MORE = {"rss_mib": 1.10, "descriptors": 1.10, "threads": 1.0, "tasks": 1.25, "annotation_bytes": 1.0,
+              "etcd_objects": 1.25}  # fmt: skip
+"""The median of the last quarter, at most so many times that of the second."""
+BOUNDS = {"status_bytes": 40_000, "etcd_bytes": 64_000}
+"""Histories in status fill for hours, then they are full (tests/unit/test_soak_passes.py): the largest ever."""
 
 
 @dataclass(frozen=True)
@@ -241,31 +244,31 @@ def run(seconds: float, folder: Path) -> dict[str, Any]:
     finally:
         cluster.stop()
     problems = grown(looks) + (["the operator's log has a traceback"] if "Traceback" in log else [])
-    figures = {name: told(name, looks) for name in NEVER_MORE}
+    figures = {name: told(name, looks) for name in (*NEVER_MORE, *BOUNDS)}
     return {"seconds": seconds, "servings": SERVINGS, "churn": dict(done), "passes": looks[-1].passes,
             "writes": looks[-1].writes, "figures": figures, "problems": problems,
             "looks": [asdict(each) for each in looks]}  # fmt: skip
 
 
 def told(name: str, looks: Sequence[Look]) -> dict[str, float]:
-    """Of one number: the largest of each quarter, and what a line through the second half adds in an hour."""
+    """Of one number: the median of each quarter, the largest, and what a line through the second half adds an hour."""
     values = [float(getattr(each, name)) for each in looks]
-    quarter = max(1, len(values) // 4)
-    half = looks[len(looks) // 2 :]
-    largest = {f"quarter_{i + 1}": max(values[i * quarter : (i + 1) * quarter] or values[-1:]) for i in range(4)}
-    return {
-        **largest,
-        "slope_per_hour": round(3600 * slope([(each.at, float(getattr(each, name))) for each in half]), 3),
-    }
+    quarter, half = max(1, len(values) // 4), looks[len(looks) // 2 :]
+    medians = {f"quarter_{i + 1}": median(values[i * quarter : (i + 1) * quarter] or values[-1:]) for i in range(4)}
+    by_hour = 3600 * slope([(each.at, float(getattr(each, name))) for each in half])
+    return {**medians, "largest": max(values), "slope_per_hour": round(by_hour, 1)}
 
 
 def grown(looks: Sequence[Look]) -> list[str]:
-    """What grew by more than NEVER_MORE allows."""
+    """What is more than NEVER_MORE and BOUNDS allow."""
     found = []
-    for name, most in NEVER_MORE.items():
+    for name in (*NEVER_MORE, *BOUNDS):
         figures = told(name, looks)
-        if figures["quarter_4"] > most * figures["quarter_2"]:
-            found.append(f"{name} grew from {figures['quarter_2']} to {figures['quarter_4']}")
+        before, after = figures["quarter_2"], figures["quarter_4"]
+        if after > NEVER_MORE.get(name, math.inf) * before:
+            found.append(f"{name} grew from {before} to {after}")
+        if figures["largest"] > BOUNDS.get(name, math.inf):
+            found.append(f"{name} was {figures['largest']}")
     return found
 
 
