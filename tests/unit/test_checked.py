@@ -93,6 +93,43 @@ def test_arguments_of_the_user_that_change_the_cache_are_read() -> None:
     assert (found.block_size, found.kv_cache_bytes) == (32, 2**30)
 
 
+@given(
+    st.sampled_from(["--block-size", "--kv-cache-memory-bytes"]),
+    st.text(min_size=1, max_size=40) | st.integers().map(str),
+)
+def test_whatever_an_argument_says_the_pod_is_rendered(name: str, value: str) -> None:
+    for arguments in ([name, value], [f"{name}={value}"]):
+        assert container(rendered(engine={"extraArgs": arguments})) is not None
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["name", "image", "env"]), inner, max_size=2)
+    ),
+    max_leaves=6,
+)
+FIELDS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("image", "env", "envFrom", "volumeMounts", "resources"), ANY)
+)
+PODS = st.one_of(
+    st.fixed_dictionaries({"containers": st.tuples(FIELDS.map(lambda it: {**it, "name": "engine"})).map(list)}),
+    st.fixed_dictionaries({}, optional={"containers": ANY, "initContainers": ANY}),
+    ANY,
+)
+
+
+@given(PODS, st.sampled_from(["hf://owner/model", "/models/it"]))
+def test_whatever_pod_template_makes_of_the_engine_nothing_is_raised(spec: Any, source: str) -> None:
+    """As without preflight: what does not render at all is refused before."""
+    whole = {"podTemplate": {"spec": spec}}
+    try:
+        rendered(engine={**whole, "preflight": "Disabled"}, model={"source": source})
+    except (ValueError, TypeError, AttributeError, LookupError):
+        return
+    rendered(engine=whole, model={"source": source})
+
+
 def test_an_engine_without_a_plugin_has_it_in_this_container_alone() -> None:
     template = rendered(engine={"preflight": "Checks", "plugin": {"injection": "None"}})
     found, main = container(template), template["spec"]["containers"][0]

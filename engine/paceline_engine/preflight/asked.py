@@ -8,7 +8,8 @@ from pydantic import Field
 
 from paceline_engine.protocol import MAX_K, Wire
 
-Size = Annotated[int, Field(ge=1, le=2**31)]
+MAX_SIZE, MAX_BYTES = 2**31, 2**50
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 
 
 class Source(Wire):
@@ -54,7 +55,7 @@ class Asked(Wire):
     max_num_seqs: Size = 256
     max_num_batched_tokens: Size | None = None
     memory_utilization_percent: Annotated[int, Field(ge=1, le=100)] = 90
-    kv_cache_bytes: Annotated[int, Field(ge=1, le=2**50)] | None = None
+    kv_cache_bytes: Annotated[int, Field(ge=1, le=MAX_BYTES)] | None = None
     """Given by --kv-cache-memory-bytes; None: what is left."""
     block_size: Size = 16
     """Tokens of a KV block; vLLM's on GPUs."""

@@ -76,7 +76,7 @@ def build(
     template = {"metadata": {"labels": naming.labels(name)}, "spec": spec}
     overridden = merge(template, engine.pod_template or {})
     if preflight.waits_for_others(serving.spec):
-        _last(overridden["spec"], preflight.CONTAINER)
+        _last(overridden.get("spec"), preflight.CONTAINER)
     # Whatever podTemplate says, and whatever variables an envFrom of its brings.
     fixed = naming.selector(name) | dict(labels or {})
     engine_container = {"name": CONTAINER, "env": [{"name": DEV_MODE, "value": "0"}]}
@@ -92,14 +92,17 @@ def build(
 def _overridden(container: dict[str, Any], engine: Engine) -> dict[str, Any]:
     """The engine's container as podTemplate leaves it."""
     whole = merge({"spec": {"containers": [container]}}, engine.pod_template or {})
-    containers = (whole.get("spec") or {}).get("containers") or []
-    return next((one for one in containers if one.get("name") == CONTAINER), container)
+    spec = whole.get("spec")
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    found = containers if isinstance(containers, list) else []
+    return next((one for one in found if isinstance(one, dict) and one.get("name") == CONTAINER), container)
 
 
-def _last(spec: dict[str, Any], name: str) -> None:
+def _last(spec: Any, name: str) -> None:
     """Move an init container behind those of podTemplate."""
-    found = spec.get("initContainers", [])
-    spec["initContainers"] = sorted(found, key=lambda one: one.get("name") == name)
+    found = spec.get("initContainers") if isinstance(spec, dict) else None
+    if isinstance(found, list) and all(isinstance(one, dict) for one in found):
+        spec["initContainers"] = sorted(found, key=lambda one: one.get("name") == name)
 
 
 def pull_policy(image: str) -> str:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline_engine.preflight.asked import Asked, Source
+from paceline_engine.preflight.asked import MAX_BYTES, MAX_SIZE, Asked, Source
 from paceline_operator import naming
 from paceline_operator.api.engine import CudagraphMode, Device, Preflight
 from paceline_operator.api.runner import without_schedule
@@ -44,8 +44,8 @@ def asked(serving: SpeculativeServing, boot_table: Sequence[int], *, drafter: bo
         "draft_tensor_parallel": draft.tensor_parallel_size if draft else None,
         "max_model_len": engine.max_model_len,
         "max_num_batched_tokens": engine.max_num_batched_tokens,
-        "kv_cache_bytes": _number(arguments, "--kv-cache-memory-bytes"),
-        "block_size": _number(arguments, "--block-size"),
+        "kv_cache_bytes": _number(arguments, "--kv-cache-memory-bytes", MAX_BYTES),
+        "block_size": _number(arguments, "--block-size", MAX_SIZE),
     }
     return Asked(
         target=_source(spec, "model", spec.model.source, spec.model.revision, engine.quantization),
@@ -88,14 +88,20 @@ def _graphs(arguments: Sequence[str]) -> tuple[list[int], CudagraphMode | None]:
     return list(config.get("cudagraph_capture_sizes", ())), CudagraphMode(mode) if mode else None
 
 
-def _number(arguments: Sequence[str], name: str) -> int | None:
-    """Of an argument written as `--name 16` or `--name=16`."""
+def _number(arguments: Sequence[str], name: str, most: int) -> int | None:
+    """Of an argument written as `--name 16` or `--name=16`; None where it is none from 1 to `most`."""
     for index, one in enumerate(arguments):
         written, equals, value = one.replace("_", "-").partition("=")
         if written == name:
             value = value if equals else next(iter(arguments[index + 1 : index + 2]), "")
-            return int(value) if value.isdigit() and int(value) > 0 else None
+            return int(value) if value.isdecimal() and len(value) < 20 and 0 < int(value) <= most else None
     return None
+
+
+def _named(engine: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
+    """A list of named things, whatever podTemplate made of it."""
+    items = engine.get(field)
+    return [one for one in items if isinstance(one, dict) and "name" in one] if isinstance(items, list) else []
 
 
 def _without(items: Sequence[Mapping[str, Any]], *names: str) -> list[Mapping[str, Any]]:
@@ -125,17 +131,17 @@ def container(
     text = asked(serving, boot_table, drafter=drafter).model_dump_json(by_alias=True, exclude_defaults=True)
     found = {
         "name": CONTAINER,
-        "image": engine["image"],
+        "image": engine.get("image", ""),
         "command": ["python3", "-m", "paceline_engine.preflight"],
         "args": [literal(one) for one in (*small, "--asked", text)],
         "env": _without(
-            cache.with_plugin(serving.spec, engine.get("env") or []),
+            cache.with_plugin(serving.spec, _named(engine, "env")),
             naming.ENV_TOKEN_DIRECTORY,
             naming.ENV_CONTROL_PORT,
         ),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _without(
-            cache.plugin_mounted(serving.spec, engine.get("volumeMounts") or []), naming.TOKEN_VOLUME
+            cache.plugin_mounted(serving.spec, _named(engine, "volumeMounts")), naming.TOKEN_VOLUME
         ),
         **{field: engine[field] for field in SHARED if field in engine},
     }
