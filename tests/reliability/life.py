@@ -168,6 +168,10 @@ def _settled(status: Object) -> bool:
     return tuned and found.get("Progressing", ("", ""))[1] == "Settled" and found["Ready"][0] == "True"
 
 
+def _phase(status: Object) -> str:
+    return str(status["rollout"]["phase"])
+
+
 def _ends(status: Object) -> int:
     return len(status["safety"]["deaths"])
 
@@ -175,9 +179,9 @@ def _ends(status: Object) -> int:
 STAGES = (
     Stage("create", _create, lambda status: _settled(status) and status["replicas"] == 2, 10),
     Stage("scale", _scale, lambda status: _settled(status) and status["replicas"] == 3, 4),
-    Stage("roll out", _roll, lambda s: _settled(s) and s["rollout"]["fields"] == ["engine.maxModelLen"], 15),
-    Stage("roll back", _break, lambda status: status["rollout"]["phase"] == "RolledBack", 10),
-    Stage("revert", _revert, lambda status: _settled(status) and status["rollout"]["phase"] == "Steady", 1),
+    Stage("roll out", _roll, lambda s: _settled(s) and _phase(s) == "Steady" and bool(s["rollout"]["fields"]), 15),
+    Stage("roll back", _break, lambda status: _phase(status) == "RolledBack", 10),
+    Stage("revert", _revert, lambda status: _settled(status) and _phase(status) == "Steady", 1),
     Stage("crash", _die, lambda status: _ends(status) == 1, 3),
     Stage("breaker", _die, lambda status: _ends(status) == 2 and bool(status["safety"].get("since")), 12),
     Stage("delete", _delete, lambda status: not status, 0),
