@@ -41,7 +41,8 @@ def urls(address: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("kind", list(hostile.KINDS))
 async def test_each_has_its_reason_in_time_and_in_bounds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "DEADLINE_SECONDS", 1.0)
+    if EXPECTED[kind] is Reason.POD_NOT_ANSWERING:  # the whole deadline is waited for
+        monkeypatch.setattr(engine, "DEADLINE_SECONDS", 0.5)
     answer, met = hostile.KINDS[kind], Counter[str]()
     with hostile.engine(BAD, answer, answer, met):
         tracemalloc.start()
@@ -57,7 +58,7 @@ async def test_each_has_its_reason_in_time_and_in_bounds(kind: str, monkeypatch:
     assert "token-of-the-test" not in found.failure_message
     assert len(found.failure_message) < 1000
     assert (times is None or not times.counts, page is None or not page.first_token, tokens) == (True, True, None)
-    assert seconds < 4 * 1.0 + 4.0
+    assert seconds < 4 * engine.DEADLINE_SECONDS + 4.0
     assert peak / 2**20 < PEAK_MIB
     assert met[BAD]
 

@@ -21,7 +21,7 @@ from tests.walk.walker import MAX_WRITES, Walker, transitions
 
 pytestmark = pytest.mark.cluster
 
-TOGETHER, LENGTH = 4, 8
+TOGETHER, LENGTH = 6, 6
 """Walks at the same time, and steps of each: a pass over one serving comes half a second after the one before it."""
 FEW, MANY = 60, int(os.environ.get("PACELINE_WALK", "500"))
 """Transitions at least."""
