@@ -101,3 +101,11 @@ def test_any_template_is_borne(template: dict[str, Any]) -> None:
     given = serving(engine={"podTemplate": template})
     if not check(given.spec):
         assert all(one.field.startswith("engine.") and one.weakens for one in found(given))
+
+
+def test_preflight_is_told_of_where_it_is_weaker_than_its_engine() -> None:
+    weak = {"name": "paceline-preflight", "securityContext": {"readOnlyRootFilesystem": False}}
+    fields = [one.field for one in found(of_pod(initContainers=[weak]))]
+    assert fields == [
+        "engine.podTemplate.spec.initContainers[paceline-preflight].securityContext.readOnlyRootFilesystem"
+    ]

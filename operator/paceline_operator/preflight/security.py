@@ -16,6 +16,8 @@ from paceline_operator.preflight.arguments import name_of
 
 TEMPLATE = "engine.podTemplate.spec"
 ENGINE_CONTAINER = "engine"
+PREFLIGHT_CONTAINER = "paceline-preflight"
+"""It is as its engine is: what weakens that is named once."""
 VOLUMES = frozenset(
     {
         "configMap",
@@ -117,8 +119,12 @@ def _pod(pod: Mapping[str, Any], override: Any) -> Iterator[Weakness]:
 
 def _containers(pod: Mapping[str, Any]) -> Iterator[Weakness]:
     shared = _map(pod.get("securityContext"))
+    engine = [one for one in _items(pod.get("containers")) if one.get("name") == ENGINE_CONTAINER]
+    same = [one.get("securityContext") for one in engine]
     for kind in ("containers", "initContainers"):
         for container in _items(pod.get(kind)):
+            if container.get("name") == PREFLIGHT_CONTAINER and container.get("securityContext") in same:
+                continue
             where = f"{TEMPLATE}.{kind}[{container.get('name')}]"
             yield from _container(container, shared, where)
             if container.get("name") == ENGINE_CONTAINER and container.get("envFrom"):
