@@ -5,7 +5,11 @@ A thousand quiet servings would ask two hundred times a second for what did not 
 
 from __future__ import annotations
 
+import json
+import zlib
 from dataclasses import dataclass, replace
+
+from pydantic_core import from_json
 
 from paceline_operator.api.autoscaling import AutoscalingMode
 from paceline_operator.api.serving import SpeculativeServing
@@ -25,10 +29,22 @@ class Calm:
     raw: Object
     """Without status and managedFields."""
     status: ServingStatus
-    look: Observation
-    """Its children left out."""
+    _look: Observation
+    """Without its pods and children."""
+    _pods: bytes
+    """Those of `_look`, packed: as objects they would be a third of all that is remembered of a serving."""
     read_at: float
     """Monotonic."""
+
+    @property
+    def look(self) -> Observation:
+        """Its children left out."""
+        pods, plain, workers = from_json(zlib.decompress(self._pods), cache_strings="keys")
+        return replace(self._look, pods=tuple(pods), plain=tuple(plain), workers=tuple(workers))
+
+    def told(self, status: ServingStatus) -> Calm:
+        """With the status that was written."""
+        return replace(self, status=status)
 
     def holds(self, now: float) -> bool:
         """Whether a pass may go by it."""
@@ -44,16 +60,10 @@ def calm(
     if not quiet or look.missing_secrets or serving.spec.autoscaling.mode is not AutoscalingMode.DISABLED:
         return None
     bare = {name: value for name, value in raw.items() if name != "status"}
-    kept = replace(
-        look,
-        pods=tuple(map(_trimmed, look.pods)),
-        plain=tuple(map(_trimmed, look.plain)),
-        workers=tuple(map(_trimmed, look.workers)),
-        children=None,
-        absent={},
-        pulls={},
-    )
-    return Calm(_trimmed(bare), status, kept, read_at)
+    kept = replace(look, pods=(), plain=(), workers=(), children=None, absent={}, pulls={})
+    told = [list(map(_trimmed, some)) for some in (look.pods, look.plain, look.workers)]
+    packed = zlib.compress(json.dumps(told, separators=(",", ":")).encode(), level=1)
+    return Calm(_trimmed(bare), status, kept, packed, read_at)
 
 
 def _trimmed(body: Object) -> Object:

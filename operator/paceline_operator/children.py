@@ -30,14 +30,16 @@ async def decided(
     hands: Hands, memory: Remembered, draft: Draft, serving: SpeculativeServing, look: Observation
 ) -> tuple[Mapping[ChildKey, Object], ChildPlan]:
     """Decide what each child should be, the pods' workloads included: what is there, and what to do about it."""
-    raw = draft.raw
+    raw, whole = draft.raw, serving
     key = hands.keys.ring().tokens(serving.metadata.uid)
     now, rollout = hands.clock.now(), draft.previous.rollout
     safety = draft.previous.safety
     taken = {change.path for change in safety.changes}
     proposals = [one for one in memory.proposals if not holds(safety) and not taken & one.changes.keys()]
     accepted = accept(serving.spec, rollout, proposals, now)
-    memory.accepted, remedy = accepted.spec, laid(accepted.spec, safety)
+    # One copy where they are the same, as they mostly are: a spec takes some 14 KB for as long as the serving is there.
+    memory.accepted = serving.spec if accepted.spec == serving.spec else accepted.spec
+    remedy = laid(accepted.spec, safety)
     serving = serving.model_copy(update={"spec": remedy.spec})
     canaries = rolling.names(rolling.of_track(look.pods, naming.TRACK_CANARY))
     found = judge(serving.spec.rollout.canary, *memory.watch.sides(canaries))
@@ -73,7 +75,8 @@ async def decided(
     if not plan.conflicts:
         plan = replace(plan, displaced=displaced)
         decision = rolled.decision
-        memory.in_force, memory.frozen = rolled.in_force, decision.frozen or extra.frozen
+        memory.in_force = whole if rolled.in_force == whole else rolled.in_force
+        memory.frozen = decision.frozen or extra.frozen
         if not decision.frozen:
             memory.watch = Watch()
             if rollout.phase in (Phase.PROMOTING, Phase.ROLLING):

@@ -78,8 +78,9 @@ class ServingPass:
             raise draft.report.errors[0]
         memory = self._memory
         rests = memory.generation == meta["generation"] and memory.look_at is None
-        if serving is not None and rests and not (memory.frozen or memory.hung):
-            memory.calm = calm(draft.raw, serving, draft.stored, look, known.read_at if known else now)
+        answering = all(one.answering for one in memory.sightings.values())
+        if serving is not None and rests and answering and not (memory.frozen or memory.hung):
+            memory.calm = known.told(draft.stored) if known else calm(draft.raw, serving, draft.stored, look, now)
         return Result(after=after)
 
     def _accepted(self, raw: Object) -> tuple[SpeculativeServing | None, Verdict]:

@@ -55,7 +55,7 @@ def look(
     for engine in engines:
         last, how = before.get(engine.name), ended.get(engine.name, "")
         if engine.state is not None and engine.samples is not None:
-            after[engine.name] = Sighting(engine.state, engine.samples.gauges, now_rfc3339)
+            after[engine.name] = Sighting(_shared(engine.state, after), engine.samples.gauges, now_rfc3339)
             if last and last.state.boot_id != engine.state.boot_id:
                 news.append(events.engine_restarted(engine.name, how, str(last)))
         elif last:
@@ -65,3 +65,13 @@ def look(
             engine = replace(engine, failure_message=f"{engine.failure_message}; {last}")
         told.append(engine)
     return tuple(told), after, news
+
+
+def _shared(state: State, others: Mapping[str, Sighting]) -> State:
+    """`state`, whose table and capabilities are those of another pod where they are the same: most of what it takes."""
+    other = next((one.state for one in others.values()), state)
+    same = {name: getattr(other, name) for name in _LARGE if getattr(state, name) == getattr(other, name)}
+    return state.model_copy(update=same)
+
+
+_LARGE = ("table", "capabilities", "probe")

@@ -83,7 +83,7 @@ async def test_what_changed_is_written_without_another_look_and_once(quiet: Worl
     assert quiet.writes() == [("STATUS", naming.KIND_SERVING)]
     assert quiet.condition("MetricsAvailable")[0] == "False"
     assert quiet.kube.reads == reads
-    await read_in(quiet)
+    assert await read_in(quiet) == 2, "what became of its pod?"
     assert quiet.writes() == []
 
 

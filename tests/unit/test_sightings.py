@@ -31,9 +31,10 @@ def world(tmp_path: Path) -> World:
 
 
 async def passes(world: World, count: int = 1) -> None:
-    for _ in range(count):
+    """The first as a change of a pod would wake it."""
+    for number in range(count):
         world.clock.advance(10)
-        await world.serving.run(full=False)
+        await world.serving.run(full=not number)
 
 
 async def test_an_engine_that_stops_answering_leaves_its_last_answer_in_condition_status_and_one_event(
