@@ -6,6 +6,7 @@ import json
 import ssl
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -38,7 +39,6 @@ class Kubelet:
         self._logs: dict[tuple[str, str], str] = {}
         self._known: set[str] = set()
         self._ended = threading.Event()
-        self.failures: list[BaseException] = []
 
     def __enter__(self) -> Kubelet:
         self._server = _server(self._cluster, self._logs)
@@ -62,12 +62,10 @@ class Kubelet:
 
     def _run(self) -> None:
         while not self._ended.wait(EVERY_SECONDS):
-            try:
+            with suppress(OSError, client.ApiException, AssertionError):  # a pod went in between: looked at again
                 for pod in self._place.list("Pod"):
                     if naming.LABEL_EXPERIMENT in pod["metadata"].get("labels", {}):
                         self._see(pod)
-            except (OSError, client.ApiException, AssertionError) as error:  # it went in between: looked at again
-                self.failures.append(error)
 
     def _see(self, pod: Object) -> None:
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,12 @@ def stage(crds: ControlPlane, module_namespace: str) -> Iterator[Stage]:
             assert "Traceback" not in operator.log(), operator.log()
 
 
+def own(found: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Of experiments: the servings beside them live their own lives."""
+    kinds = (EXPERIMENT, "ConfigMap", "Job")
+    return {key: value for key, value in found.items() if any(kind in str(key) for kind in kinds)}
+
+
 def passes(operator: Operator) -> float:
     return operator.metrics()[("paceline_reconcile_duration_seconds_count", "ok")]
 
@@ -194,11 +201,9 @@ def test_one_variant_never_starts(stage: Stage) -> None:
 def test_at_rest_nothing_is_written(stage: Stage) -> None:
     for name in ("completes", "crashes", "never", "budget", "cancelled"):
         stage.ended(name)
-    before = stage.place.versions()
-    writes, made = stage.operator.writes(), passes(stage.operator)
+    before, writes, made = own(stage.place.versions()), own(stage.operator.writes()), passes(stage.operator)
     stage.place.kubectl("annotate", naming.PLURAL_EXPERIMENT, "completes", "nudge=1")
     stage.place.wait("a pass", lambda: passes(stage.operator) > made)
-    after = stage.place.versions()
-    changed = {key for key in after if after[key] != before.get(key)}
-    assert changed == {f"{EXPERIMENT}/completes"}
-    assert stage.operator.writes() == writes
+    after = own(stage.place.versions())
+    assert {key for key in after if after[key] != before.get(key)} == {f"{EXPERIMENT}/completes"}
+    assert own(stage.operator.writes()) == writes
