@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -163,6 +164,22 @@ def test_one_engine_without_it_leaves_the_others_as_they_booted() -> None:
     running.engines["pod-1"].adaptive = None
     running.run(20, 128)
     assert set(modes(running)) == {None}
+
+
+def test_an_engine_that_offers_it_now_and_then_is_not_told_each_time() -> None:
+    running = loop(gaining(lambda _: 1.1))
+    running.run(60, 64)
+    engine = running.engines["pod-0"]
+    told: list[object] = []
+    for _ in range(30):
+        engine.switchable = not engine.switchable
+        running.run(1)
+        told.append(engine.policy.adaptive_verification if engine.policy else None)
+    assert sum(one != other for one, other in pairwise(told)) <= 1
+    engine.switchable = True
+    running.run(6)
+    assert engine.policy, "it was pushed to"
+    assert engine.policy.adaptive_verification, "offered for good, it is told again"
 
 
 def test_loads_and_ks_that_are_not_the_servings_are_not_judged() -> None:

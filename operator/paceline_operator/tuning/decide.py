@@ -35,9 +35,9 @@ from paceline_operator.tuning import (
 from paceline_operator.tuning.engines import (
     LARGEST_GENERATION,
     is_silent,
+    offered,
     push,
     sort,
-    verifications,
 )
 from paceline_operator.tuning.goodput import Board, board, view
 from paceline_operator.tuning.intake import News
@@ -113,7 +113,8 @@ def step(settings: Settings, memory: Memory, engines: Sequence[Engine], *, known
         return tell.step(settings, amended(state, load=Load()), fleet, cursors)
     errors: list[str] = []
     state = intake.present(settings, state, fleet, seconds)
-    modes = verifications(fleet)
+    state = amended(state, offer=offered(state.offer, fleet))
+    modes = (state.offer.modes if fleet.live else None) or frozenset()
     learnt = partial(intake.learn, settings, state, fleet, modes, seconds)
     state, news = _guarded(errors, "learn", (state, News()), learnt)
     if errors:

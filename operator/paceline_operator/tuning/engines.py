@@ -26,6 +26,8 @@ GENERATIONS_AHEAD = 2**32
 """By which an engine may be ahead of what is known (status may be lost): one engine's word must not use them up."""
 REASON_LENGTH = 500
 """Of an engine's own words: they end in conditions, whose length is limited."""
+MORE_PASSES = 6
+"""In a row that must offer another way to verify before it is used: each change of ways is a push."""
 _SHOWN = 3
 WITHOUT_PLUGIN = (Reason.PLUGIN_ABSENT, Reason.ENGINE_SERIES_MISSING)
 
@@ -79,6 +81,27 @@ def verifications(fleet: Fleet) -> frozenset[Verification]:
         for feature in (engine.state.capabilities.adaptive_verification,)
     ]
     return frozenset.intersection(*modes) if modes else frozenset()
+
+
+@dataclass(frozen=True)
+class Offer:
+    """How the engines can be asked to verify. What one of them stops to offer is gone at once; what all offer again is
+    there once they have done so for some passes: engines that go to and fro must not make a policy in each."""
+
+    modes: frozenset[Verification] | None = None
+    """None: no engine was there yet."""
+    more: int = 0
+    """Passes in a row that offered more."""
+
+
+def offered(past: Offer, fleet: Fleet) -> Offer:
+    """After one more pass."""
+    if not fleet.live:
+        return past
+    now = verifications(fleet)
+    if past.modes is None or now <= past.modes or past.more + 1 >= MORE_PASSES:
+        return Offer(now)
+    return Offer(past.modes & now, past.more + 1)
 
 
 def listed(texts: Sequence[str]) -> str:

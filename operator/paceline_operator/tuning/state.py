@@ -14,6 +14,7 @@ from paceline_operator.tuning.arms import Verified
 from paceline_operator.tuning.baseline import Baseline
 from paceline_operator.tuning.cost import Cost
 from paceline_operator.tuning.direct import Direct
+from paceline_operator.tuning.engines import Offer
 from paceline_operator.tuning.guard import Ttft
 from paceline_operator.tuning.holdout import History
 from paceline_operator.tuning.load import Load, buckets_of
@@ -75,6 +76,7 @@ class TunerState:
     """Load bucket -> bursts that were to get its missing counts."""
     quarantine: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """(load bucket, k) far below the k in force -> since when."""
+    offer: Offer = field(default_factory=Offer)
     verified: Verified = field(default_factory=Verified)
     baseline: Baseline = field(default_factory=Baseline)
     history: History = field(default_factory=History)
