@@ -61,6 +61,8 @@ class Decoding:
     def samples(self, cursor: str | None) -> Samples:
         with self._lock:
             found = self.engine.run(WINDOW_SECONDS)
+            if cursor is None:  # of a reader that is new: all since its boot, as the plugin has it
+                found = self.engine.since_boot(found)
             self.read.append(time.time())
             return found.model_copy(update={"gauges": found.gauges.model_copy(update={"waiting": self.waiting})})
 
