@@ -275,7 +275,7 @@ def _port(spec: dict[str, Any]) -> None:
 
 
 def _memory(spec: dict[str, Any]) -> None:
-    spec["engine"]["resources"]["limits"] = {"memory": "600Mi"}
+    spec["engine"]["resources"]["limits"] = {"memory": "256Mi"}
 
 
 def _disk(spec: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ FAULTS = {
     "hang": "SIGSTOP to the engine process, with requests running; /health goes on to answer 200",
     "own exception": "a canary with synthetic acceptance, which kills a CPU engine at its first request",
     "two crashes": "after two of the ends above, the breaker",
-    "out of memory": "a canary whose container may have 600 MiB",
+    "out of memory": "a canary whose container may have 256 MiB",
     "disk full": "a canary whose volumes for caches and /tmp hold 1 MiB",
     "corrupted weights": "a canary whose model.safetensors is cut off",
     "wrong tokenizer": "a canary whose tokenizer.json is no tokenizer",
