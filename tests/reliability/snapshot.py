@@ -46,8 +46,7 @@ def status(serving: Mapping[str, Any]) -> Object:
         **{name: found.get(name) for name in kept},
         "observed": found.get("observedGeneration") == serving.get("metadata", {}).get("generation"),
         "conditions": {c["type"]: _said(c) for c in found.get("conditions", [])},
-        "decisions": [(_told(d["reason"]), d["fromK"], d["toK"], d["requests"]) for d in found.get("decisions", [])],
-        "proposals": sorted(p["reason"] for p in found.get("proposals", [])),
+        "decided": [(one["toK"], one["requests"]) for one in found.get("decisions", [])][:1],
         "rollout": {name: rollout.get(name) for name in ("phase", "revision", "target", "fields", "own")}
         | {
             "canary": (rollout.get("canary") or {}).get("revision"),
