@@ -88,11 +88,16 @@ async def _measured(
                 name: round(spent - others[name], 1) for name, spent in _others(cluster).items()
             },
             "converge_writes": after.writes - base.writes,
+            "converge_reads": after.reads - base.reads,
+            "converge_passes": after.passes - base.passes,
             "base_rss_mb": round(base.rss_mib, 1),
+            "converged": sum(seen.converged for seen in world.servings.values()),
         }
         if not done:
             late = [key for key, seen in world.servings.items() if not seen.converged]
             found["not_converged"] = [(*key, world.servings[key].status.get("conditions")) for key in late[:3]]
+            found["rss_mb"] = round(after.rss_mib, 1)
+            keep(found)
             return found
         keep(found)
         await _pause(world, plan.settle)
