@@ -158,9 +158,12 @@ def untuned(reason: Reason) -> list[Verdict]:
 def merge(
     previous: Iterable[Condition], verdicts: Iterable[Verdict], generation: int, now_rfc3339: str
 ) -> list[Condition]:
-    """`previous` with `verdicts` over it, in the order of ConditionType; types without a verdict stay as they are."""
+    """`previous` with `verdicts` over it, in the order of ConditionType; types without a verdict stay as they are.
+
+    Of several verdicts of a type the last counts, and alone: one that it takes back is no transition.
+    """
     merged = {condition.type: condition for condition in previous}
-    for verdict in verdicts:
+    for verdict in {verdict.type: verdict for verdict in verdicts}.values():
         status: Literal["True", "False", "Unknown"] = (
             "Unknown" if verdict.status is None else "True" if verdict.status else "False"
         )

@@ -174,10 +174,12 @@ def _promoted(s: Situation, memory: RolloutStatus, judgement: Judgement) -> Deci
 
 
 def _rolled(s: Situation, memory: RolloutStatus, why: str) -> Decision:
-    """Pods are replaced without a canary."""
-    update = {"canary": None, "verdict": why, "no_capacity_at": None, "changed_at": rfc3339(s.now)}
+    """Pods are replaced without a canary. It is told once, also where the API refuses the workload again and again."""
+    decided = (memory.phase, memory.target, memory.verdict) == (Phase.ROLLING, s.wanted.name, why)
+    changed_at = memory.changed_at if decided else rfc3339(s.now)
+    update = {"canary": None, "verdict": why, "no_capacity_at": None, "changed_at": changed_at}
     memory = _at(s, memory.model_copy(update=update), Phase.ROLLING)
-    news = (events.rolling_out(in_words(s.fields), why),)
+    news = () if decided else (events.rolling_out(in_words(s.fields), why),)
     verdicts = tell.verdicts(s, memory, Reason.ROLLING_OUT, why)
     return Decision(Ask(s.wanted.name, s.replicas), None, memory, verdicts, news, LOOK_SECONDS)
 
