@@ -84,6 +84,8 @@ class Remembered:
     """Pod -> seconds for which its engine stands still with requests running, as found last."""
     unkept: list[Incident] = field(default_factory=list)
     """Records that could not be written yet."""
+    unkept_tries: int = 0
+    """In how many passes in a row they could not."""
     frozen: bool = False
     """Pods with two templates serve, as it found: k stays as it is."""
     look_at: float | None = None

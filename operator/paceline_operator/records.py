@@ -10,7 +10,7 @@ from dataclasses import replace
 from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import TableRow
-from paceline_operator.clients.kube import ForbiddenError, InvalidError, Kube, KubeError
+from paceline_operator.clients.kube import Kube, KubeError
 from paceline_operator.clock import rfc3339
 from paceline_operator.draft import Draft
 from paceline_operator.effective.declared import CONTAINER
@@ -66,7 +66,7 @@ def record(draft: Draft, memory: Remembered, pod: Object, fault: Fault, log: str
 
 
 async def keep(kube: Kube, serving: SpeculativeServing, records: Sequence[Incident]) -> bool:
-    """In the serving's ConfigMap. False where it may work later: a record must not keep pods from their remedy."""
+    """In the serving's ConfigMap. False where it is refused: a record must not keep pods from their remedy."""
     metadata = child_metadata(serving, naming.INCIDENTS)
     try:
         there = await kube.get("ConfigMap", metadata["namespace"], metadata["name"])
@@ -80,5 +80,5 @@ async def keep(kube: Kube, serving: SpeculativeServing, records: Sequence[Incide
             await kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
     except KubeError as error:
         logger.warning("Incidents not kept: name=%s error=%s", metadata["name"], error)
-        return isinstance(error, ForbiddenError | InvalidError)
+        return False
     return True

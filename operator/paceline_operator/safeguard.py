@@ -30,6 +30,8 @@ from paceline_operator.verdicts import is_ready
 
 logger = logging.getLogger(__name__)
 
+RECORD_TRIES = 8
+"""To write records that the API server refuses: it may be for a moment, and must not be for ever."""
 FAULTS_AT_ONCE = 4
 """Answered in one pass, each with a log to read; more wait for the next, which comes at once."""
 SERVED_SECONDS = 60.0
@@ -98,8 +100,11 @@ async def look(
         done = "; ".join(event.message for event in course.events if event.reason in _STEPS) or "noted, nothing done"
         kept = [records.record(draft, memory, by_uid[fault.uid], fault, log, done) for fault, log in faults]
         memory.unkept = [*memory.unkept, *kept][-incident.MAX_RECORDS :]
-    if memory.unkept and acts and await records.keep(hands.kube, serving, memory.unkept):
-        memory.unkept = []
+    if memory.unkept and acts:
+        written = await records.keep(hands.kube, serving, memory.unkept)
+        memory.unkept_tries = 0 if written else memory.unkept_tries + 1
+        if written or memory.unkept_tries >= RECORD_TRIES:
+            memory.unkept, memory.unkept_tries = [], 0
     draft.fields["safety"] = course.memory
     draft.verdicts.append(course.verdict)
     draft.report.events += course.events

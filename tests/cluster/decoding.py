@@ -33,7 +33,7 @@ class Decoding:
 
     def __init__(self) -> None:
         rng = np.random.default_rng(7)
-        self.engine = SimulatedEngine(step_seconds, fixed((0.3, 0.1, 0.03, 0.01, 0.0)), BOOT, LADDER, rng)
+        self.engine = SimulatedEngine(step_seconds, fixed((0.25, 0.1, 0.03, 0.01, 0.0)), BOOT, LADDER, rng)
         self.waiting = 0
         self.pushed: list[tuple[float, Policy]] = []
         """(time.time(), policy)"""

@@ -18,9 +18,10 @@ import pytest
 from paceline_engine.protocol import Gauges
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
-from paceline_operator.clients.kube import UnavailableError
+from paceline_operator.clients.kube import ForbiddenError, UnavailableError
 from paceline_operator.clock import rfc3339
 from paceline_operator.effective.declared import of_pod
+from paceline_operator.safeguard import RECORD_TRIES
 from tests.fakes import Object
 from tests.stage import Stage
 from tests.world import SPEC
@@ -449,3 +450,7 @@ async def test_a_record_that_cannot_be_kept_now_is_kept_later(tmp_path: Path) ->
     stage.writes()
     await stage.go(3)
     assert ("APPLY", "ConfigMap") not in stage.writes(), "once"
+    stage.kube.refuse["APPLY", "ConfigMap"] = ForbiddenError(403, "Forbidden", "")
+    stage.crash(stage.pods(naming.TRACK_STABLE)[0])
+    await stage.go(RECORD_TRIES + 3)
+    assert stage.writes().count(("APPLY", "ConfigMap")) == RECORD_TRIES, "not for ever"
