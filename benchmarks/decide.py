@@ -40,11 +40,16 @@ GOAL_MILLISECONDS_PER_SECOND, GOAL_MILLISECONDS_PER_DECISION = 50.0, 0.5
 WARMED = 25
 """Servings that learn by themselves; the others are copies of these in memory of their own."""
 PASSES_PER_LOAD = 12
+PASS_STEPS = 800
+"""Decode steps of a pass: 12.5 ms each."""
 
 
 @dataclass
 class Serving:
-    """One engine of smooth step cost (5 ms + 20 us a token) and survival 0.75 a position, and what the tuner knows."""
+    """One engine of smooth step cost (5 ms + 20 us a token) and survival 0.75 a position, and what the tuner knows.
+
+    Its bursts take turns, one in every `interval_steps`, as the plugin's do.
+    """
 
     settings: Settings
     seed: int
@@ -52,13 +57,22 @@ class Serving:
     policy: Policy | None = None
     now: float = 0.0
     generation: int = 0
+    steps: int = 0
+    """Since boot."""
 
     def answer(self, load: int, rng: np.random.Generator) -> Engine:
         """What the plugin would say after an interval at `load` requests: the table's k, and bursts of the others."""
         table = self.policy.table if self.policy else self.settings.boot_table
         probe = self.policy.probe if self.policy else None
         before, self.now = self.now, self.now + INTERVAL_SECONDS
-        runs = [(table[load], False, 400), *((k, True, 16) for k in (probe.ks if probe else ()) if k != table[load])]
+        begun, self.steps = self.steps, self.steps + PASS_STEPS
+        tried: dict[int, int] = {}
+        if probe is not None:
+            for turn in range(begun // probe.interval_steps, self.steps // probe.interval_steps):
+                k = probe.ks[turn % len(probe.ks)]
+                tried[k] = tried.get(k, 0) + probe.burst_steps
+        own = PASS_STEPS - sum(tried.values())
+        runs = [(table[load], False, own), *((k, True, steps) for k, steps in tried.items() if k != table[load])]
         samples = Samples(
             boot_id=f"boot-{self.seed}",
             cursor=f"boot-{self.seed}:{self.now:.0f}",
@@ -69,7 +83,7 @@ class Serving:
             cells=tuple(_cost(load, k, probing, steps, rng) for k, probing, steps in runs),
             acceptance=tuple(_fate(load, k, steps, rng) for k, _, steps in runs),
             excluded_steps={"settling": 4},
-            steps_by_k={table[load]: 400},
+            steps_by_k={table[load]: own},
             probe_steps_by_k={},
             gauges=Gauges(
                 running=load, waiting=0, kv_cache_usage=0.1, prompt_tokens=0, generation_tokens=int(self.now) * 1000
