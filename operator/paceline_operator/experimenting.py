@@ -284,6 +284,7 @@ class ExperimentPass:
             trust=TRUST in arguments,
         )
         asked = Visit(
+            url=ENGINE,
             round=visit.round,
             arguments=shared,
             dataset=dataset,

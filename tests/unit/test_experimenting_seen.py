@@ -21,7 +21,13 @@ from tests.unit.test_experimenting_course import SPEC
 
 DEFAULTS = Defaults("gpu-image", "cpu-image", "plugin-image")
 VISIT = Visit(
-    round=1, arguments=["bench"], seconds=10, start_seconds=60, warm_up=[2], measurements=[Measurement(load=2, seed=1)]
+    url="http://engine",
+    round=1,
+    arguments=["bench"],
+    seconds=10,
+    start_seconds=60,
+    warm_up=[2],
+    measurements=[Measurement(load=2, seed=1)],
 )
 RANDOM = {"random": {}}
 STARTED = "2026-01-01T00:00:00Z"

@@ -20,7 +20,7 @@ Call = tuple[int, int, int]
 
 def visit(**fields: Any) -> Visit:
     measurements = [Measurement(load=1, seed=5), Measurement(load=4, seed=6)]
-    given = {"round": 1, "arguments": [], "seconds": 10, "start_seconds": 3, "warm_up": [4, 1]}
+    given = {"url": "http://engine", "round": 1, "arguments": [], "seconds": 10, "start_seconds": 3, "warm_up": [4, 1]}
     return Visit.model_validate({**given, "measurements": measurements, **fields})
 
 

@@ -18,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -27,7 +28,6 @@ from paceline_engine.trial.facts import ResultError, Window
 from paceline_engine.trial.serve import Bench, BenchError
 from paceline_engine.trial.visit import Line, Measurement, Ready, Visit, Warm
 
-ENGINE = "http://127.0.0.1:8000"
 ASK_SECONDS = 30.0
 """For /metrics of an engine that is busy."""
 SETTLE_SECONDS = 10.0
@@ -149,9 +149,9 @@ class Measurer:
         return True
 
 
-def ask(path: str) -> str:
-    """Of the engine beside."""
-    with urllib.request.urlopen(f"{ENGINE}{path}", timeout=ASK_SECONDS) as answer:  # noqa: S310 loopback
+def ask(url: str, path: str) -> str:
+    """Of the engine at `url`."""
+    with urllib.request.urlopen(f"{url}{path}", timeout=ASK_SECONDS) as answer:  # noqa: S310 loopback
         content: bytes = answer.read(LARGEST_ANSWER)
     return content.decode("utf-8", "replace")
 
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
         made = Bench(Path(folder), visit.arguments)
         try:
-            for last in Measurer(visit, made.run, ask).lines():
+            for last in Measurer(visit, made.run, partial(ask, visit.url)).lines():
                 print(last.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True), flush=True)
         finally:
             made.close()

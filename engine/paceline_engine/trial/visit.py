@@ -26,6 +26,8 @@ class Measurement(Wire):
 class Visit(Wire):
     """One engine from its start to its end."""
 
+    url: Annotated[str, Field(max_length=256)]
+    """Of the engine."""
     round: Annotated[int, Field(ge=0, le=10_000)]
     arguments: list[str]
     """Of `vllm`, those that every run of `bench serve` shares."""
