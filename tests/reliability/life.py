@@ -217,13 +217,18 @@ class Course:
                 self._told.notify_all()
             raise
 
-    def snapshot(self, stage: Stage) -> Snapshot:
-        """Waited for."""
+    def known(self, stage: Stage) -> Snapshot | None:
+        """None until it has come there."""
         with self._told:
-            self._told.wait_for(lambda: self._failed or stage.name in self._snapshots, 2 * PATIENCE_SECONDS)
             if self._failed:
                 raise AssertionError(f"the undisturbed life failed: {self._failed}") from self._failed
-            return self._snapshots[stage.name]
+            return self._snapshots.get(stage.name)
+
+    def wait(self) -> None:
+        """Until it is over."""
+        with self._told:
+            self._told.wait_for(lambda: self._failed or STAGES[-1].name in self._snapshots)
+        self.known(STAGES[-1])
 
 
 @contextmanager
@@ -262,13 +267,17 @@ def _at_rest(life: Life) -> Snapshot:
     return found
 
 
-def unlike(life: Life, wanted: Snapshot) -> list[str]:
-    """Where the life differs from `wanted` in the end; empty as soon as it does not. Revives a killed operator."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def unlike(life: Life, course: Course, stage: Stage) -> list[str]:
+    """Where the life differs from the undisturbed one in the end; empty as soon as it does not. Revives a killed
+    operator."""
+    deadline: float | None = None
     while True:
         if life.killer.killed:
             life.revive()
-        found = differences(life.snapshot(), wanted)
-        if not found or time.monotonic() > deadline:
-            return found
+        wanted = course.known(stage)
+        if wanted is not None:
+            deadline = deadline or time.monotonic() + PATIENCE_SECONDS
+            found = differences(life.snapshot(), wanted)
+            if not found or time.monotonic() > deadline:
+                return found
         time.sleep(0.4)

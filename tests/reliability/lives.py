@@ -40,7 +40,7 @@ def killed(cluster: ControlPlane, course: Course, points: Mapping[str, Point]) -
             point = points.get(stage.name)
             life.killer.arm(point)
             stage.act(life)
-            lost = unlike(life, course.snapshot(stage))
+            lost = unlike(life, course, stage)
             if point or lost:
                 found.append(Came(stage.name, point or "not killed", life.killer.victim, tuple(lost)))
             if lost:
@@ -60,7 +60,7 @@ def misled(cluster: ControlPlane, course: Course, views: Mapping[str, str]) -> l
             _, begin = VIEWS[views[stage.name]]
             begin(life)
             stage.act(life)
-            lost = unlike(life, course.snapshot(stage))
+            lost = unlike(life, course, stage)
             calm(life)
             more = _deleted(life.killer.calls) - _deleted(course.calls[stage.name])
             lost += [f"deleted {one}" for one in sorted(more)]

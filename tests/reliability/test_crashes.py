@@ -33,7 +33,7 @@ def test_a_sample_of_crashes_loses_nothing(samples: Samples) -> None:
 @pytest.mark.parametrize("group", range(GROUPS))
 @pytest.mark.parametrize("side", [BEFORE, AFTER])
 def test_a_crash_at_any_write_loses_nothing(crds: ControlPlane, course: Course, side: str, group: int) -> None:
-    course.snapshot(STAGES[-1])
+    course.wait()
     note_life({name: list(map(str, calls)) for name, calls in course.calls.items()})
     most = max(map(len, course.calls.values()))
     assert most <= GROUPS * AT_ONCE, "or some are not met"
