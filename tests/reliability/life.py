@@ -41,12 +41,18 @@ SPEC = merged(
 """A rung stays in trial until the end: how long it must stay up is not what is looked at here."""
 REST_SECONDS = 2.0
 """Without a change: then what followed from a step is over. Passes over engines are a second apart."""
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 240.0
 """On a machine that other suites share."""
 
 
 class Engines(Kubelet):
     """Pods and engines; an engine may be said to have died. API servers that do not answer now are asked again."""
+
+    def run(self) -> None:
+        """Once there is something to run: a Secret is waited for no longer than a minute."""
+        while not self._stop.wait(0.3) and not self.pods():
+            pass
+        super().run()
 
     def pods(self) -> list[Object]:
         try:
