@@ -12,18 +12,15 @@ from typing import Any
 from paceline_engine.trial.visit import Line, Measurement, Visit, read
 from paceline_operator import act, events, naming, verdicts
 from paceline_operator import experimenting_kept as keeping
-from paceline_operator.acceptance import accept, judgement
 from paceline_operator.api.conditions import ConditionType, Reason
-from paceline_operator.api.experiment import SpeculationExperiment
-from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status_experiment import ENDED, ExperimentStatus, Phase
 from paceline_operator.clients.kube import ConflictError, KubeError, Object
 from paceline_operator.clock import rfc3339
 from paceline_operator.draft import Hands
 from paceline_operator.experiment import course, enginelog, load, progress, seen, shown, variants
 from paceline_operator.experiment.course import Act, Record, Running, Situation, Step
-from paceline_operator.experiment.plan import Costs, Plan, PlanError, plan
-from paceline_operator.experiment.variants import Variant
+from paceline_operator.experiment.plan import Plan
+from paceline_operator.experimenting_begin import Begun, begun_with, judged
 from paceline_operator.experimenting_kept import Kept, KeptError
 from paceline_operator.resources import trial
 from paceline_operator.resources.pod import CONTAINER
@@ -40,8 +37,6 @@ PENDING_SECONDS = 30.0
 LOG_LINES, LOG_BYTES = 20_000, 4 * 1024 * 1024
 """Of an engine's log: what it compiled, and acceptance lengths every ten seconds."""
 ENGINE = f"http://127.0.0.1:{naming.SERVING_PORT}"
-FREE = {"budget_gpu_minutes", "repetitions", "suspend", "cancel"}
-"""Fields of the spec that may change while it runs."""
 TRUST = "--trust-remote-code"
 TOLD = (Phase.RUNNING, *ENDED)
 """Phases that are events."""
@@ -53,24 +48,6 @@ class PassResult:
 
     after: float | None = None
     gone: bool = False
-
-
-@dataclass(frozen=True)
-class Begun:
-    """What is run, and what there is of it."""
-
-    experiment: SpeculationExperiment
-    serving: SpeculativeServing
-    plan: Plan
-    variants: Mapping[str, Variant]
-    kept: Mapping[str, Kept]
-    absent: tuple[str, ...]
-    """Variants of which nothing is stored yet."""
-
-    @property
-    def gpus(self) -> int:
-        """Of one engine."""
-        return variants.gpus_of(self.serving.spec)
 
 
 @dataclass(frozen=True)
@@ -109,7 +86,7 @@ class ExperimentPass:
         if experiment is None:
             return await self._refuse(raw, before, accepted)
         try:
-            begun = await self._begun(raw, experiment)
+            begun: Begun | Step | Verdict = await begun_with(self._hands, raw, experiment)
         except KeptError as error:
             begun = Step(Act.WAIT, Phase.PENDING, Reason.CHILD_CONFLICT, str(error))
         if isinstance(begun, Verdict):
@@ -124,40 +101,6 @@ class ExperimentPass:
                 await self._kube.delete("Job", self._namespace, job["metadata"]["name"], job["metadata"]["uid"])
         step = Step(Act.WAIT, Phase.FAILED, Reason.NOT_ACCEPTED, accepted.message)
         return await self._say(raw, before, accepted, step, {})
-
-    async def _begun(self, raw: Object, experiment: SpeculationExperiment) -> Begun | Step | Verdict:
-        """A Step: why it has not begun; a Verdict: why it is not run as it is."""
-        spec = experiment.spec
-        there = await keeping.begun(self._kube, raw)
-        if there is None:
-            if spec.cancel:
-                return Step(Act.FINISH, Phase.CANCELLED, Reason.CANCELLED, "cancelled before it began")
-            if spec.suspend:
-                return Step(Act.WAIT, Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true; it has not begun")
-            serving = await self._kube.get(naming.KIND_SERVING, self._namespace, spec.serving_ref.name)
-            found = _of_serving(serving, experiment, self._hands)
-            if isinstance(found, Step):
-                return found
-            assert serving is not None
-            await keeping.begin(self._kube, experiment, serving, raw)
-            there = experiment, found
-        first, serving_then = there
-        if first.spec.model_dump(exclude=FREE) != spec.model_dump(exclude=FREE):
-            text = "the spec was changed after it began: put it back, or delete the experiment and make another"
-            return Verdict(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, text)
-        try:
-            planned = plan(spec, Costs(gpus=variants.gpus_of(serving_then.spec)))
-        except PlanError as error:
-            return Verdict(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, str(error))
-        known = variants.of(spec, serving_then.spec)
-        stored = {name: await keeping.of_variant(self._kube, raw, name) for name in known}
-        kept = {
-            name: stored[name]
-            or Kept(shown.first(experiment, serving_then, planned, known[name], self._hands.defaults))
-            for name in known
-        }
-        absent = tuple(name for name, one in stored.items() if one is None)
-        return Begun(experiment, serving_then, planned, known, {name: kept[name] for name in known}, absent)
 
     async def _advance(self, raw: Object, before: ExperimentStatus, accepted: Verdict, begun: Begun) -> PassResult:
         for name in begun.absent:
@@ -328,38 +271,6 @@ class ExperimentPass:
         if step.phase is Phase.PENDING:
             return PassResult(after=PENDING_SECONDS)
         return PassResult(after=POLL_SECONDS if step.act is Act.WAIT else SOON_SECONDS)
-
-
-def judged(raw: Object) -> tuple[SpeculationExperiment | None, Verdict]:
-    """Whether its spec can be run at all; what it is run with is looked at when it begins."""
-    verdict = judgement(naming.KIND_EXPERIMENT, raw)
-    if not verdict.status:
-        return None, verdict
-    experiment = SpeculationExperiment.model_validate({key: value for key, value in raw.items() if key != "status"})
-    try:
-        load.check(experiment.spec.load)
-        plan(experiment.spec)
-    except (load.LoadError, PlanError) as error:
-        return None, Verdict(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, str(error))
-    return experiment, verdict
-
-
-def _of_serving(raw: Object | None, experiment: SpeculationExperiment, hands: Hands) -> SpeculativeServing | Step:
-    """The serving, or why nothing can be measured beside it now."""
-    name = experiment.spec.serving_ref.name
-    if raw is None:
-        text = f"no {naming.KIND_SERVING} {name} is there, which spec.servingRef names"
-        return Step(Act.WAIT, Phase.PENDING, Reason.SERVING_NOT_FOUND, text)
-    serving, verdict = accept(raw, hands.defaults)
-    if serving is None:
-        text = f"{naming.KIND_SERVING} {name} is not accepted: {verdict.message}"
-        return Step(Act.WAIT, Phase.PENDING, Reason.NOT_ACCEPTED, text)
-    wrong = list(variants.refusals(variants.of(experiment.spec, serving.spec)))
-    if serving.spec.engine.multi_node:
-        wrong.append("spec.engine.multiNode of the serving: an engine of an experiment is one pod")
-    if wrong:
-        return Step(Act.WAIT, Phase.PENDING, Reason.INCOMPATIBLE, "; ".join(wrong)[:1024])
-    return serving
 
 
 def _owner(item: Object) -> str:
