@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 TITLE = "make demo"
@@ -20,10 +20,14 @@ TITLE = "make demo"
 def draw(captured: str) -> str:
     """SVG of `captured`, without blank lines at its end and without fonts from elsewhere."""
     screen = Text.from_ansi(captured.rstrip())
-    width = max((line.cell_len for line in screen.split()), default=1)
+    return svg(screen, max((line.cell_len for line in screen.split()), default=1), TITLE)
+
+
+def svg(shown: RenderableType, width: int, title: str) -> str:
+    """SVG of what a terminal of this width shows, without fonts from elsewhere."""
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(screen, no_wrap=True, crop=False)
-    return re.sub(r"@font-face\s*\{[^}]*\}", "", console.export_svg(title=TITLE))
+    console.print(shown, crop=False)
+    return re.sub(r"@font-face\s*\{[^}]*\}", "", console.export_svg(title=title))
 
 
 if __name__ == "__main__":

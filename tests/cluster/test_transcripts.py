@@ -18,11 +18,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hack.picture import svg
 from paceline_engine.protocol import Identity
 from paceline_operator import act, naming, told
 from paceline_operator.api.conditions import Condition, ConditionType, Reason
 from paceline_operator.api.learned import ProfileKey
 from paceline_operator.api.status import ServingStatus
+from paceline_operator.cli import get
 from paceline_operator.clients.kube import Kube
 from paceline_operator.profiling import learn
 from paceline_operator.profiling.key import key_of
@@ -46,6 +48,7 @@ pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "transcripts.md"
+PICTURE = ROOT / "docs" / "images" / "top.svg"
 POD = "chat-6f4c9d7b8-x2k4p"
 NOW = "2026-01-01T00:10:00Z"
 SPEECH = {"method": "eagle", "draft": {"source": "hf://owner/draft"}, "maxTokens": 5}
@@ -159,7 +162,8 @@ class Book:
     def page(self) -> str:
         parts = [HEAD]
         for section, shown in self.sections.items():
-            parts.append(f"\n## {section}\n\n```console\n" + "\n\n".join(shown) + "\n```\n")
+            shows = "\n![The same on a terminal, live](images/top.svg)\n" if section == "top" else ""
+            parts.append(f"\n## {section}\n{shows}\n```console\n" + "\n\n".join(shown) + "\n```\n")
         return "".join(parts)
 
 
@@ -201,6 +205,8 @@ def test_the_page_is_what_the_verbs_print(book: Book, tmp_path: Path) -> None:
     book("status", "paceline status -o name")
     book("status", "paceline status ghost", status=2)
     assert POD not in book("top", "paceline top")
+    watched = json.loads(book.clean(json.dumps(book.place.get(naming.KIND_SERVING, "chat"))))
+    picture = svg(get.watched([watched]), 116, "paceline top")
     assert "tok/s" in book("explain", "paceline explain chat")
     book("history", "paceline history chat")
     book("table", "paceline table chat")
@@ -267,4 +273,6 @@ def test_the_page_is_what_the_verbs_print(book: Book, tmp_path: Path) -> None:
     page = book.page()
     if os.environ.get("PACELINE_UPDATE_TRANSCRIPTS"):
         PAGE.write_text(page, encoding="utf-8")
+        PICTURE.write_text(picture, encoding="utf-8")
+    assert PICTURE.read_text(encoding="utf-8") == picture, "run this test with PACELINE_UPDATE_TRANSCRIPTS=1, and look"
     assert PAGE.read_text(encoding="utf-8") == page, "run this test with PACELINE_UPDATE_TRANSCRIPTS=1, and look"
