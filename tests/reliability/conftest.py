@@ -14,7 +14,7 @@ from tests.harness.controlplane import ControlPlane
 from tests.reliability.killer import AFTER, BEFORE
 from tests.reliability.life import STAGES, Course
 from tests.reliability.lives import Came, killed, misled
-from tests.reliability.views import VIEWS
+from tests.reliability.views import REFUSALS, VIEWS
 
 SEED = 20261130
 
@@ -42,6 +42,12 @@ def samples(crds: ControlPlane, course: Course) -> Iterator[Samples]:
     """One life with a crash in each stage, and one with a view in each."""
     draw = random.Random(SEED)
     points = {s.name: (draw.randint(1, s.writes), draw.choice((BEFORE, AFTER))) for s in STAGES if s.writes}
-    views = dict(zip((stage.name for stage in STAGES), draw.sample(sorted(VIEWS), len(STAGES)), strict=True))
+    views = dict(
+        zip(
+            (stage.name for stage in STAGES),
+            draw.sample(sorted(VIEWS.keys() - set(REFUSALS)), len(STAGES)),
+            strict=True,
+        )
+    )
     with ThreadPoolExecutor(2) as pool:
         yield Samples(pool.submit(killed, crds, course, points), pool.submit(misled, crds, course, views))

@@ -142,3 +142,5 @@ VIEWS: dict[str, tuple[str, View]] = {
     "old": (f"for {OLD_SECONDS:.0f} s after its first write reads are answered as before the stage", _old),
 }  # fmt: skip
 """Name -> what it is, in words; how it begins."""
+REFUSALS = ("409", "422", "429", "500", "lost answer")
+"""After which a pass is tried again later and later: a stage of many writes takes a minute."""
