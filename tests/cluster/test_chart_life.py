@@ -1,4 +1,4 @@
-"""A release through its life on an API server of its own: installed, upgraded, gone back, removed in any order.
+"""A release through its life, mostly on an API server of its own: installed, upgraded, gone back, removed in any order.
 
 The release's pods are what a control plane without nodes has none of: operators are processes with the rights of the
 chart's service account, of the version that the release has.
@@ -125,6 +125,7 @@ def test_a_serving_runs_through_upgrade_and_rollback(cluster: Cluster, previous:
         place.condition("chat", "Available", "ReplicasReady")
         ran, key = _running(place), _key(cluster)
     cluster.apply_crds(ROOT)
+    _orphan(cluster)
     cluster.helm("upgrade", CHART, "--reset-then-reuse-values")
     with cluster.operator("after") as operator:
         cluster.looked_at("chat", operator)
@@ -154,8 +155,8 @@ def _key(cluster: Cluster) -> str:
     return cluster.plane.kubectl("-n", HOME, "get", "secret", "paceline-master-key", "-o=jsonpath={.data}").stdout
 
 
-def _known_to_the_garbage_collector(cluster: Cluster) -> None:
-    """It looks for new kinds every 30 s: children of an owner whose kind came and went in between are not collected."""
+def _orphan(cluster: Cluster) -> None:
+    """Gone once the garbage collector knows the kinds: children of an owner whose kind it never saw stay."""
     place = cluster.place
     place.kubectl("apply", "-f", "-", input=json.dumps(thing(PROFILE, {}, "owner")))
     uid = (place.get(PROFILE, "owner") or {})["metadata"]["uid"]
@@ -164,6 +165,11 @@ def _known_to_the_garbage_collector(cluster: Cluster) -> None:
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
     place.kubectl("create", "-f", "-", input=json.dumps(body))
     place.kubectl("delete", PROFILE.lower(), "owner")
+
+
+def _known_to_the_garbage_collector(cluster: Cluster) -> None:
+    """It looks for new kinds every 30 s."""
+    place = cluster.place
     found = ("get", "configmap", "owned", "--ignore-not-found", "--output=name")
     place.wait("a child to follow its owner", lambda: not place.kubectl(*found), GONE_SECONDS)
 
@@ -231,6 +237,7 @@ def test_nothing_hangs_in_whatever_order_it_is_removed(cluster: Cluster, order: 
     }
     cluster.helm("install", CHART)
     cluster.plane.established(*(f"crd/{name}" for name in KINDS))
+    _orphan(cluster)
     with cluster.operator("-".join(order)):
         cluster.place.serve("chat", model={"source": "hf://owner/target", "cache": {"claim": {"size": "1Gi"}}})
         cluster.place.child("Deployment", "chat")
@@ -284,31 +291,31 @@ def test_the_bundle_installs_and_upgrades_by_kubectl_alone(cluster: Cluster) -> 
     cluster.place.wait("the namespace to be gone", lambda: not plane.kubectl(*gone).stdout)
 
 
-def test_whoever_may_what_the_operator_may_installs_it_in_a_namespace(cluster: Cluster) -> None:
+def test_whoever_may_what_the_operator_may_installs_it_in_a_namespace(crds: ControlPlane, namespace: str) -> None:
     """CRDs and the rights come from somebody else, as docs/upgrade.md says."""
-    plane, name, watched = cluster.plane, "team", "--set=watchNamespaces={team}"
-    cluster.apply_crds(ROOT)
-    granted = [each for each in rendered(watched, namespace=name) if each["kind"] == "Role"]
+    place, watched = Place(crds, namespace), f"--set=watchNamespaces={{{namespace}}}"
+    granted = [each for each in rendered(watched, namespace=namespace) if each["kind"] == "Role"]
     for role in granted:
         role["metadata"]["name"] += "-granted"
-    plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(granted))
-    plane.kubectl("-n", name, "create", "serviceaccount", "installer")
+    crds.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(granted))
+    place.kubectl("create", "serviceaccount", "installer")
     for number, named in enumerate(["clusterrole=admin", *(f"role={each['metadata']['name']}" for each in granted)]):
-        who = (f"--{named}", f"--serviceaccount={name}:installer")
-        plane.kubectl("-n", name, "create", "rolebinding", f"installer-{number}", *who)
-    config = plane.write_kubeconfig("installer", token=_token(plane, name, "installer"))
-    options = (CHART, "--skip-crds", f"--namespace={name}")
+        place.kubectl(
+            "create", "rolebinding", f"installer-{number}", f"--{named}", f"--serviceaccount={namespace}:installer"
+        )
+    config = crds.write_kubeconfig("installer", token=_token(crds, namespace, "installer"))
+    options = (CHART, "--skip-crds", f"--namespace={namespace}")
     refused = helm("install", "paceline", *options, kubeconfig=config, check=False)
     assert 'cannot create resource "clusterroles"' in refused.stderr or "cannot get resource" in refused.stderr
     helm("upgrade", "--install", "paceline", *options, watched, kubeconfig=config)
-    account = plane.write_kubeconfig("namespaced", token=_token(plane, name, "paceline"))
-    operator = start(plane, "namespaced", name, account, watch=name)
+    account = crds.write_kubeconfig("namespaced", token=_token(crds, namespace, "paceline"))
+    operator = start(crds, "namespaced", namespace, account, watch=namespace)
     try:
-        cluster.place.serve("chat")
-        cluster.place.child("Deployment", "chat")
+        place.serve("chat")
+        place.child("Deployment", "chat")
     finally:
         operator.daemon.stop()
-    helm("uninstall", "paceline", f"--namespace={name}", kubeconfig=config)
+    helm("uninstall", "paceline", f"--namespace={namespace}", kubeconfig=config)
 
 
 def _token(plane: ControlPlane, namespace: str, account: str) -> str:
