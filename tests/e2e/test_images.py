@@ -71,7 +71,7 @@ def test_the_operator_has_no_torch_no_pip_and_no_command_but_python(operator_roo
     (packages,) = (operator_root / "opt/paceline/lib").glob("python3.*/site-packages")
     names = {path.name for path in packages.iterdir()}
     assert {"paceline_operator", "kopf"} <= names
-    assert not {"torch", "vllm", "scipy", "matplotlib", "pip", "setuptools"} & names
+    assert not {"torch", "vllm", "matplotlib", "pip", "setuptools"} & names
     assert all(path.name.startswith("python") for path in (operator_root / "opt/paceline/bin").iterdir())
 
 
