@@ -302,3 +302,9 @@ def test_no_spec_that_passes_the_schema_breaks_check_or_render(
         children = resources.render(given, table, DEFAULTS, TOKENS)
         deployment = next(child for child in children if child["kind"] == "Deployment")
         assert deployment["spec"]["template"]["spec"]["containers"][0]["name"] == "engine"
+
+
+@pytest.mark.parametrize(("name", "good"), [("job", True), ('a"} or up{b', False), ("a-b", False), ("1a", False)])
+def test_a_label_s_name_ends_no_query(name: str, good: bool) -> None:
+    spec = serving(metrics={"prometheus": {"url": "http://a.example", "labels": {name: "b"}}}).spec
+    assert any("labels" in finding.message for finding in check(spec)) is not good

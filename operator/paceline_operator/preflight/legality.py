@@ -6,6 +6,7 @@ older than a rule. What vLLM can do together is data: matrix.yaml.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,6 +26,8 @@ from paceline_operator.api.speculation import (
 from paceline_operator.api.tuning import TuningMode
 from paceline_operator.preflight import matrix, overrides
 from paceline_operator.preflight.arguments import OWNED, OWNED_CONFIG, name_of, owner_of
+
+LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 
 
 class Finding(NamedTuple):
@@ -246,6 +249,15 @@ def _rollout(spec: ServingSpec) -> Iterator[Finding]:
         yield _invalid("spec.rollout.maxSurge and maxUnavailable are both 0, so no pod could be replaced: raise one")
 
 
+def _labels(spec: ServingSpec) -> Iterator[Finding]:
+    source = spec.metrics.prometheus
+    for name in source.labels if source else ():
+        if not LABEL_NAME.fullmatch(name):
+            yield _invalid(
+                f"spec.metrics.prometheus.labels has {name[:80]!r}: a label's name is of letters, digits and _"
+            )
+
+
 def _free_form(spec: ServingSpec) -> Iterator[Finding]:
     yield from map(_invalid, overrides.problems(spec.engine))
 
@@ -262,5 +274,6 @@ RULES: tuple[Callable[[ServingSpec], Iterator[Finding]], ...] = (
     _texts,
     _sources,
     _rollout,
+    _labels,
     _free_form,
 )
