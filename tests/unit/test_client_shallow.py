@@ -42,6 +42,14 @@ def test_of_a_document_that_is_too_deep_the_rest_is_read() -> None:
         json.loads("{" * 10)
 
 
+@pytest.mark.parametrize("depth", [10, 300, 900, 20_000])
+def test_an_answer_of_any_depth_is_read(depth: int) -> None:
+    assert shallow.loads(f'{{"name": "deep", "spec": {nested(depth)}}}'.encode())["name"] == "deep"
+    for wrong in (b"{", b"", b"\xff", nested(depth).encode()[:-1]):
+        with pytest.raises(ValueError, match=r"."):
+            shallow.loads(wrong)
+
+
 @given(TREES, st.integers(0, 6))
 def test_a_cut_document_is_the_document_to_its_depth(tree: Any, depth: int) -> None:
     assert json.loads(shallow.cut(json.dumps(tree), depth)) == pruned(tree, depth)

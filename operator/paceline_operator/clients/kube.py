@@ -15,10 +15,9 @@ from urllib.parse import urlencode
 
 import yaml
 from kubernetes import client, config
-from pydantic_core import from_json
 
 from paceline_operator import metrics, naming
-from paceline_operator.clients import sent
+from paceline_operator.clients import sent, shallow
 from paceline_operator.clients.session import Answer, Session
 from paceline_operator.kinds import OPTIONAL
 
@@ -363,7 +362,7 @@ def _result(answer: Answer, where: str) -> Object:
     if status == 0:
         raise UnavailableError(0, "NoAnswer", f"{where}: {answer.body.decode('utf-8', 'replace')[:300]}")
     try:
-        parsed = from_json(answer.body)
+        parsed = shallow.loads(answer.body)
     except (ValueError, RecursionError):
         parsed = None
     if 200 <= status < 300:

@@ -11,6 +11,8 @@ import json
 import re
 from typing import Any
 
+from pydantic_core import from_json
+
 MAX_DEPTH = 128
 """Levels of a document that are read where it has too many: of a list, two more than of its items."""
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
@@ -25,6 +27,14 @@ class Decoder(json.JSONDecoder):
             return super().decode(s, *where)
         except RecursionError:
             return super().decode(cut(s), *where)
+
+
+def loads(body: bytes) -> Any:
+    """A document of any depth, by the faster parser where it reads it. Raises ValueError where it is no JSON."""
+    try:
+        return from_json(body)
+    except ValueError:  # also for more than 200 levels
+        return Decoder().decode(body.decode())
 
 
 def install() -> None:
@@ -46,4 +56,4 @@ def cut(text: str, depth: int = MAX_DEPTH) -> str:
                 parts.append("null")
                 since = token.end()
             level -= 1
-    return "".join([*parts, text[since:]])
+    return "".join([*parts, text[since:] if level <= depth else ""])  # the else: it ends in the middle
