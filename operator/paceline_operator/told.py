@@ -41,17 +41,32 @@ def status(
     return found | _more(step, engines, previous), verdicts
 
 
+DECIDED = (Reason.LOAD, Reason.ACCEPTANCE, Reason.COST, Reason.TPOT_LIMIT, Reason.BASELINE)
+"""Reasons of a table that mode Auto decided."""
+
+
 def untold(step: Step, previous: ServingStatus) -> tuple[Decision, ...]:
-    """The change that engines ran already and status does not know of, as a process finds it in its first look: the one
-    before pushed it and was killed before it told. Why it was made went with that process."""
+    """The change of k that a process finds, or makes of all that engines tell, in its first look: the tuner itself has
+    seen no other k in force, and tells of none.
+
+    What engines ran already and status does not know of was pushed by the process before, which was killed before it
+    told. At the load of then; why it was made went with that process.
+    """
+    if step.decisions:
+        return ()
     newest, at = max(step.generations.values(), default=0), previous.load_requests or step.load or 0
     was = next((row.k for row in reversed(previous.table) if row.from_requests <= at), None)
-    if step.decisions or newest <= previous.policy_generation or was is None or at >= len(step.table):
-        return ()
-    now = step.table[at]
-    message = f"k {was} → {now} at {at} requests: engines run generation {newest}, which a process pushed that ended "
-    message += f"before it told why; status knew of generation {previous.policy_generation}"
-    return (Decision(Reason.INCUMBENT, message, at, was, now, newest, None),) if was != now else ()
+    if newest > previous.policy_generation and was is not None and at < len(step.table) and was != step.table[at]:
+        now = step.table[at]
+        message = f"k {was} → {now} at {at} requests: engines run generation {newest}, which a process pushed that "
+        message += f"ended before it told why; status knew of generation {previous.policy_generation}"
+        return (Decision(Reason.INCUMBENT, message, at, was, now, newest, None),)
+    ran = set(step.k_by_engine.values())
+    if step.push_to and step.reason in DECIDED and step.load is not None and step.k is not None and len(ran) == 1:
+        (was,) = ran
+        found = Decision(step.reason, step.message, step.load, was, step.k, step.generation, None)
+        return (found,) if was != step.k else ()
+    return ()
 
 
 def effective(

@@ -171,3 +171,12 @@ def test_a_change_that_nobody_lived_to_tell_is_told_by_who_finds_it() -> None:
         assert told.untold(step, before.model_copy(update=unlike)) == ()
     assert told.untold(replace(step, decisions=(found,)), before) == (), "it was told"
     assert told.untold(replace(step, generations={}), before) == (), "no engine answers"
+
+
+def test_a_change_that_the_first_look_makes_is_told() -> None:
+    step = passed(decisions=(), generations={"a": 0}, k_by_engine={"a": 5, "b": 5}, push_to=("a", "b"), generation=3)
+    step = replace(step, reason=Reason.LOAD, message="why", load=4, k=0)
+    (found,) = told.untold(step, ServingStatus())
+    assert (found.reason, found.message, found.from_k, found.to_k, found.generation) == (Reason.LOAD, "why", 5, 0, 3)
+    for other in ({"k": 5}, {"push_to": ()}, {"reason": Reason.OBSERVING}, {"k_by_engine": {"a": 5, "b": 0}}):
+        assert told.untold(replace(step, **other), ServingStatus()) == ()
