@@ -22,8 +22,9 @@ REST_SECONDS = 2.0
 CALM_SECONDS = 1.0
 """Without a write: then other controllers are done with the last step."""
 EVERY_SECONDS = 0.1
-SHRINKING_SECONDS = 10.0
-"""For which is waited once a walk has failed: it is walked again and again, smaller and smaller."""
+SHRINKING_SECONDS = 30.0
+"""For which is waited once a walk has failed, which is then walked again and again, smaller and smaller: more than the
+period in which engines are read."""
 NAME = "the-serving"
 """What all are called when they are compared."""
 
@@ -37,9 +38,14 @@ class Shared(Generic[T]):
     def __call__(self) -> T:
         asked = time.monotonic()
         with self._lock:
-            if self._began < asked:
-                self._began = time.monotonic()
-                self._seen = self._look()
+            while self._began < asked:
+                began = time.monotonic()
+                try:
+                    self._seen = self._look()
+                    self._began = began
+                except OSError:  # a machine that is busy for seconds
+                    if began > asked + PATIENCE_SECONDS:
+                        raise
             return self._seen
 
 
