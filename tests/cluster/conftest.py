@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.operators import Operator, Place, account, start, wait_for_leader
 from tests.cluster.quiet import QuietMinute
+from tests.cluster.relay import Relay
 from tests.harness.controlplane import ControlPlane
 
 
@@ -40,3 +41,11 @@ def operator(crds: ControlPlane, module_namespace: str) -> Iterator[Operator]:
 def place(operator: Operator, crds: ControlPlane, namespace: str) -> Place:
     """A namespace of this test that `operator` looks after."""
     return Place(crds, namespace)
+
+
+@pytest.fixture
+def relay(crds: ControlPlane, namespace: str) -> Iterator[Relay]:
+    """A namespace of this test and its own operators, to be killed."""
+    found = Relay(Place(crds, namespace))
+    yield found
+    found.end()

@@ -21,9 +21,9 @@ from paceline_operator import naming
 from paceline_operator.clients.keys import key_version
 from paceline_operator.clock import rfc3339
 from tests.cluster.decoding import BOOT, LADDER, SPEC, Decoding, step_seconds
-from tests.cluster.operators import KEY, Object, Operator, Place, account, start, wait_for_leader
+from tests.cluster.operators import KEY, Object, Place
+from tests.cluster.relay import Relay
 from tests.cluster.stand_ins import control, token
-from tests.harness.controlplane import ControlPlane
 from tests.unit.simulated import SimulatedEngine
 
 pytestmark = pytest.mark.cluster
@@ -36,7 +36,6 @@ SERVING: dict[str, Any] = {
 }
 FIELD = "engine.maxModelLen"
 CHANGE = {"spec": {"engine": {"maxModelLen": 4096}}}
-LEASE_SECONDS = 5
 
 
 class Kubelet:
@@ -95,43 +94,6 @@ def _slow(requests: int, k: int) -> float:
     return 2 * step_seconds(requests, k)
 
 
-class Relay:
-    """One operator after the other: each is killed with SIGKILL, and another takes its place."""
-
-    def __init__(self, cluster: ControlPlane, namespace: str) -> None:
-        self._cluster, self._namespace = cluster, namespace
-        self._kubeconfig = account(cluster, namespace, watch=namespace)
-        self._count = itertools.count(1)
-        self.operator = self._start()
-
-    def _start(self) -> Operator:
-        name = f"relay-{self._namespace}-{next(self._count)}"
-        watch, lease = self._namespace, LEASE_SECONDS
-        started = start(self._cluster, name, self._namespace, self._kubeconfig, watch=watch, lease_seconds=lease)
-        wait_for_leader(started)
-        return started
-
-    def kill(self) -> None:
-        """The one there is; the next leads once the Lease of the first has run out."""
-        self.operator.daemon.process.kill()
-        self.operator.daemon.process.wait()
-        assert "Traceback" not in self.operator.log(), self.operator.log()
-        self.operator = self._start()
-
-
-@pytest.fixture
-def place(crds: ControlPlane, namespace: str) -> Place:
-    return Place(crds, namespace)
-
-
-@pytest.fixture
-def relay(place: Place) -> Iterator[Relay]:
-    found = Relay(place.cluster, place.namespace)
-    yield found
-    found.operator.daemon.stop()
-    assert "Traceback" not in found.operator.log(), found.operator.log()
-
-
 def rollout(place: Place) -> dict[str, Any]:
     status = (place.get(naming.KIND_SERVING, "chat") or {}).get("status", {})
     return dict(status.get("rollout", {}))
@@ -148,7 +110,8 @@ def template(place: Place) -> Object:
     return dict(place.child("Deployment", "chat")["spec"]["template"])
 
 
-def test_a_good_canary_is_promoted_though_the_operator_is_killed_in_every_phase(place: Place, relay: Relay) -> None:
+def test_a_good_canary_is_promoted_though_the_operator_is_killed_in_every_phase(relay: Relay) -> None:
+    place = relay.place
     place.serve("chat", **SERVING)
     with Kubelet(place, "chat").running() as kubelet:
         place.condition("chat", "Available", "ReplicasReady")
@@ -179,7 +142,8 @@ def test_a_good_canary_is_promoted_though_the_operator_is_killed_in_every_phase(
         assert place.children() == before
 
 
-def test_a_bad_canary_is_taken_back_by_itself_and_stays_so(place: Place, relay: Relay) -> None:
+def test_a_bad_canary_is_taken_back_by_itself_and_stays_so(relay: Relay) -> None:
+    place = relay.place
     place.serve("chat", **SERVING)
     with Kubelet(place, "chat").running() as kubelet:
         kubelet.bad = True

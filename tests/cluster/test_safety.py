@@ -26,9 +26,9 @@ from paceline_operator.clients.keys import key_version
 from paceline_operator.clock import rfc3339
 from paceline_operator.effective.declared import of_pod
 from tests.cluster.operators import KEY, Object, Place, account, start, wait_for_leader
+from tests.cluster.relay import Relay
 from tests.cluster.shell import Shell
 from tests.cluster.stand_ins import SPEC, AtRest, control, metrics, token
-from tests.cluster.test_rollout import Relay
 from tests.harness.controlplane import ControlPlane
 from tests.harness.faultbook import STAND_IN, Seen, tell
 
@@ -158,27 +158,15 @@ def published(pod: Object) -> bool:
     return declared is not None and declared.verification and "FULL_DECODE_ONLY" not in json.dumps(pod["spec"])
 
 
-@pytest.fixture
-def place(crds: ControlPlane, namespace: str) -> Place:
-    return Place(crds, namespace)
-
-
-@pytest.fixture
-def relay(place: Place) -> Iterator[Relay]:
-    found = Relay(place.cluster, place.namespace)
-    yield found
-    found.operator.daemon.stop()
-    assert "Traceback" not in found.operator.log(), found.operator.log()
-
-
 def safety(place: Place) -> Object:
     found: Object = (place.get(naming.KIND_SERVING, "chat") or {}).get("status", {}).get("safety", {})
     return found
 
 
 def test_the_published_grid_is_taken_to_the_right_rung_though_operators_are_killed(
-    place: Place, relay: Relay, tmp_path: Path
+    relay: Relay, tmp_path: Path
 ) -> None:
+    place = relay.place
     place.serve("chat", **GRID)
     with Grid(place, "chat", published).running() as grid:
         opened = place.condition("chat", "RemedyInForce", "BreakerOpen")
@@ -228,7 +216,8 @@ def _records(place: Place, shell: Shell) -> None:
     place.condition("chat", "RemedyInForce", "NoFault")
 
 
-def test_a_pod_that_stands_still_is_replaced_and_one_that_moves_slowly_is_not(place: Place, relay: Relay) -> None:
+def test_a_pod_that_stands_still_is_replaced_and_one_that_moves_slowly_is_not(relay: Relay) -> None:
+    place = relay.place
     place.serve("chat", **{**GRID, "safety": {"hangSeconds": 10, "crashes": 9}})
     with Grid(place, "chat", lambda _: False).running() as grid:
         place.wait("two pods", lambda: len(grid.ready) == 2)
@@ -260,7 +249,8 @@ PAGES: dict[str, tuple[str, str]] = {
 """What a page says, and the reason that it is told by."""
 
 
-def test_pages_of_metrics_that_are_none_are_told_and_nothing_else_happens(place: Place, relay: Relay) -> None:
+def test_pages_of_metrics_that_are_none_are_told_and_nothing_else_happens(relay: Relay) -> None:
+    place = relay.place
     place.serve("chat", **{**GRID, "replicas": 4, "safety": {"hangSeconds": 10}})
     with Grid(place, "chat", lambda _: False).running() as grid, ExitStack() as pages:
         place.wait("four pods that answer", lambda: len(_answering(place)) == 4)
@@ -298,7 +288,10 @@ def _answering(place: Place) -> set[str]:
     return {pod["name"] for pod in status.get("pods", []) if pod["tier"] == "Live" and not pod.get("message")}
 
 
-def test_a_clock_that_jumps_an_hour_makes_no_rung_stable_and_ends_nothing(place: Place, tmp_path: Path) -> None:
+def test_a_clock_that_jumps_an_hour_makes_no_rung_stable_and_ends_nothing(
+    crds: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    place = Place(crds, namespace)
     (tmp_path / "sitecustomize.py").write_text(CLOCK)
     offset = tmp_path / "offset"
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
