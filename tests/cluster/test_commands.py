@@ -13,7 +13,7 @@ from paceline_operator.api.serving import ServingSpec
 from paceline_operator.resources import revision
 from paceline_operator.rollout.diff import boot_spec
 from tests.cluster.operators import Place
-from tests.cluster.shell import Shell
+from tests.cluster.shell import Here, Shell
 from tests.harness.controlplane import ControlPlane
 from tests.servings import serving
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def shell(crds: ControlPlane, namespace: str, tmp_path: Path) -> Shell:
-    return Shell(crds, namespace, tmp_path)
+    return Here(crds, namespace, tmp_path)
 
 
 def spec(place: Place, name: str) -> dict[str, object]:
@@ -30,8 +30,9 @@ def spec(place: Place, name: str) -> dict[str, object]:
     return found
 
 
-def test_status_in_every_form(crds: ControlPlane, namespace: str, shell: Shell) -> None:
-    place = Place(crds, namespace)
+def test_status_in_every_form(crds: ControlPlane, namespace: str, tmp_path: Path) -> None:
+    """As processes of their own, as people run them."""
+    shell, place = Shell(crds, namespace, tmp_path), Place(crds, namespace)
     assert shell("status") == ""
     place.serve("chat")
     place.serve("code", replicas=3)
