@@ -119,7 +119,7 @@ REFUSED = [
 @pytest.mark.parametrize(("kind", "change"), [row[1:] for row in GOOD], ids=[f"{row[1]} {row[0]}" for row in GOOD])
 def test_accepted_says_what_comes_of_it(kind: str, change: Any) -> None:
     comes = {
-        EXPERIMENT: "no operator runs it, `paceline experiment run --local` does",
+        EXPERIMENT: "variants are measured one at a time, each beside the serving",
         PROFILE: "servings with its key that name it in tuning.profileRef start from it",
     }[kind]
     verdict = judged(kind, change)
