@@ -10,7 +10,7 @@ REAL := tests/cluster tests/reliability tests/walk tests/security tests/engine t
 
 .PHONY: help
 help: ## List the commands
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 .PHONY: setup
 setup: environment model kubernetes images ## Install what demo and test need (nothing to do the second time)

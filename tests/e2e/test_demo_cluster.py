@@ -22,3 +22,5 @@ def test_k_is_retuned_and_every_query_of_the_dashboards_is_answered(
     told = capsys.readouterr().out
     assert "Decision: k" in told
     assert "failed: 0" in told
+    kept = {log.parent.name for log in (tmp_path / "pods").glob("*/*/*.log") if log.stat().st_size}
+    assert {"operator", "engine"} <= kept
