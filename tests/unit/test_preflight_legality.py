@@ -226,6 +226,42 @@ REFUSED: list[tuple[str, dict[str, Any], Reason, str]] = [
         Reason.INVALID_SPEC,
         "podTemplate.spec.containers",
     ),
+    (
+        "an image that is a number",
+        {"engine": {"podTemplate": {"spec": {"containers": [{"name": "beside", "image": 5}]}}}},
+        Reason.INVALID_SPEC,
+        "containers[beside].image",
+    ),
+    (
+        "no image",
+        {"engine": {"podTemplate": template_of_engine(image=None)}},
+        Reason.INVALID_SPEC,
+        "containers[engine].image",
+    ),
+    (
+        "a variable without a name",
+        {"engine": {"podTemplate": template_of_engine(env=[{"value": "x"}])}},
+        Reason.INVALID_SPEC,
+        "containers[engine].env",
+    ),
+    (
+        "variables in words",
+        {"engine": {"podTemplate": template_of_engine(env="A=b")}},
+        Reason.INVALID_SPEC,
+        "containers[engine].env",
+    ),
+    (
+        "no variables",
+        {"engine": {"podTemplate": template_of_engine(env=None)}},
+        Reason.INVALID_SPEC,
+        "containers[engine].env",
+    ),
+    (
+        "mounts without a path",
+        {"engine": {"podTemplate": template_of_engine(volumeMounts=[{"name": "dshm"}])}},
+        Reason.INVALID_SPEC,
+        "containers[engine].volumeMounts",
+    ),
     ("limits a list", {"engine": {"resources": {"limits": ["x"]}}}, Reason.INVALID_SPEC, "resources.limits"),
     (
         "memory in words",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from paceline_operator.api.engine import DEV_MODE, Engine
+from paceline_operator.resources.merge import identified
 
 QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d+)?")
 """As Kubernetes reads them (apimachinery, api/resource/quantity.go); none below 0. The API server answers another text
@@ -14,6 +15,9 @@ with an error of its own (500), which would be tried again for ever."""
 NAMED_LISTS = ("containers", "initContainers", "volumes", "imagePullSecrets")
 RESERVED_ENV_PREFIX = "PACELINE_"
 ENGINE_CONTAINER = "engine"
+IDENTIFIED = {"env": "name", "volumeMounts": "mountPath"}
+"""Lists in a container that are merged item by item -> key of an item. Any other list takes the place of what is
+rendered, and with it the plugin's variables or the model's volume."""
 RENDERED = ("command", "args")
 """Fields of the engine's container that are the operator's alone: arguments come from the spec."""
 
@@ -55,7 +59,7 @@ def _lists(pod: dict[str, Any]) -> Iterator[str]:
             yield f"{where} is null: the engine's container cannot be removed"
         elif items is not None and not isinstance(items, list):
             yield f"{where} must be a list"
-        elif items and not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in items):
+        elif items and not identified(items, "name"):
             yield f"{where} has an item without a name; items are merged by name (the engine's container is `engine`)"
         else:
             yield from _containers(items or [], where)
@@ -63,13 +67,23 @@ def _lists(pod: dict[str, Any]) -> Iterator[str]:
 
 def _containers(items: list[dict[str, Any]], where: str) -> Iterator[str]:
     for item in items:
+        at = f"{where}[{item['name']}]"
+        ours = where.endswith(".containers") and item["name"] == ENGINE_CONTAINER
+        if not isinstance(item.get("image", ""), str):
+            yield f"{at}.image must be the name of an image, in quotes where it looks like a number"
+        for field, key in IDENTIFIED.items():
+            value = item.get(field, [])
+            if value is None and ours:
+                yield f"{at}.{field} is null: the engine needs what is rendered there; leave it out"
+            elif value is not None and not identified(value, key):
+                yield f"{at}.{field} must be a list of maps, each with its {key}"
         env = item.get("env")
         if isinstance(env, list) and any(isinstance(one, dict) and one.get("name") == DEV_MODE for one in env):
-            yield _dev_mode(f"{where}[{item['name']}].env")
-        if where.endswith(".containers") and item["name"] == ENGINE_CONTAINER:
+            yield _dev_mode(f"{at}.env")
+        if ours:
             for field in RENDERED:
                 if field in item:
-                    yield f"{where}[{ENGINE_CONTAINER}].{field} replaces vLLM's arguments: use spec.engine.extraArgs"
+                    yield f"{at}.{field} replaces vLLM's arguments: use spec.engine.extraArgs"
 
 
 def _dev_mode(where: str) -> str:
