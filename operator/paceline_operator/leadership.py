@@ -15,7 +15,7 @@ from datetime import UTC
 from typing import Any
 
 from paceline_operator import metrics, naming
-from paceline_operator.clients.kube import ConflictError, Kube, KubeError, Object
+from paceline_operator.clients.kube import ConflictError, Kube, KubeError, NotFoundError, Object
 from paceline_operator.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -149,8 +149,8 @@ class Leadership:
             held, self._held = self._held, None
             try:
                 self._held = await self._kube.replace(self._body(held))
-            except ConflictError:
-                pass  # somebody wrote, or an earlier attempt of ours came through after all: look
+            except (ConflictError, NotFoundError):
+                pass  # somebody wrote or deleted it, or an earlier attempt of ours came through after all: look
             else:
                 return True
         lease = await self._kube.get("Lease", self._namespace, LEASE_NAME)
@@ -180,7 +180,8 @@ class Leadership:
         others = spec.get("holderIdentity") != self._identity
         # Also where a process of the same name had it: its work is not this one's.
         if others or (not self.leading and _tenure(before) != self._tenure):
-            spec |= {"acquireTime": micro, "leaseTransitions": int(spec.get("leaseTransitions") or 0) + bool(before)}
+            taken = int(spec.get("leaseTransitions") or 0) + bool(before)
+            spec |= {"acquireTime": micro, "leaseTransitions": taken % 2**31}  # of 32 bits, whoever wrote it last
         spec |= {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": int(self._terms.duration),

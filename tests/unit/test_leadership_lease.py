@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_operator.clients.kube import ConflictError, UnavailableError, _finish
+from paceline_operator.clients.kube import ConflictError, NotFoundError, UnavailableError, _finish
 from paceline_operator.leadership import LEASE_NAME, Leadership, Terms
 from tests.fakes import FakeKube, Object
 from tests.virtual_time import LoopClock, run
@@ -56,6 +56,8 @@ class LeaseKube(FakeKube):
     async def replace(self, body: Object) -> Object:
         await self._reach()
         key = (body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
+        if key not in self.objects:
+            raise NotFoundError(404, "NotFound", "gone")
         if self.objects[key]["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
             raise ConflictError(409, "Conflict", "changed")
         return self.put(body)
@@ -331,7 +333,13 @@ def test_a_lease_of_others_is_judged_by_when_it_changed_not_by_what_clock_it_say
 
 
 @pytest.mark.parametrize(
-    "spec", [{}, {"leaseDurationSeconds": None}, {"holderIdentity": None, "leaseTransitions": None}]
+    "spec",
+    [
+        {},
+        {"leaseDurationSeconds": None},
+        {"holderIdentity": None, "leaseTransitions": None},
+        {"leaseTransitions": 2**31 - 1},
+    ],
 )
 def test_a_lease_that_says_nothing_is_free(spec: Object) -> None:
     async def test(crew: Crew) -> None:
@@ -339,6 +347,19 @@ def test_a_lease_that_says_nothing_is_free(spec: Object) -> None:
         crew.start("a")
         await asyncio.sleep(1)
         assert list(crew.acting) == ["a"]
+        assert crew.lease["leaseTransitions"] < 2**31, "or the API server refuses it"
+
+    scenario(test)
+
+
+def test_a_deleted_lease_is_made_again_with_the_next_renewal() -> None:
+    async def test(crew: Crew) -> None:
+        crew.start("a")
+        await asyncio.sleep(1)
+        del crew.kube.objects["Lease", "home", LEASE_NAME]
+        await asyncio.sleep(TERMS.renew)
+        assert crew.lease["holderIdentity"] == "a"
+        assert crew.history == [("a", "leads", 0.0)]
 
     scenario(test)
 

@@ -55,6 +55,19 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, old: str, new: str, sa
     assert said in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{name: k2, change", "{name: k2, parent: k2, change", "does not lead back"),
+        ("kind: SpeculationExperiment", "kind: [SpeculationExperiment]", "no document of kind SpeculationExperiment"),
+    ],
+)
+def test_a_mistake_in_what_was_kept_is_told_too(tmp_path: Path, old: str, new: str, said: str) -> None:
+    (tmp_path / files.KEPT).write_text(FILE.replace(old, new))
+    with pytest.raises(UserError, match=said):
+        files.kept(tmp_path)
+
+
 def test_the_example_can_be_run(tmp_path: Path) -> None:
     run = made((EXAMPLES / "four-variants.yaml").read_text(), tmp_path)
     assert [(one.variant, one.k) for one in run.results] == [

@@ -53,7 +53,7 @@ def shown(
         typer.echo(f"paceline incidents show: {serving} has no incident {incident or 'at all'}", err=True)
         raise typer.Exit(2)
     for key, value in mine.items():
-        if key == "log":
+        if key == "log" and isinstance(value, list):
             typer.echo("log:\n  " + "\n  ".join(map(str, value)))
         else:
             typer.echo(f"{key}: {value if isinstance(value, str | int) else json.dumps(value, ensure_ascii=False)}")

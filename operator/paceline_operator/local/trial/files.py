@@ -194,11 +194,13 @@ def kept(folder: Path) -> Given:
     if not file.exists():
         raise UserError(f"{folder}: no {KEPT} is in it: `paceline experiment run` writes it beside its results")
     found = documents(file)
-    by_kind = {document.get("kind"): document for document in found}
+    by_kind = {str(document.get("kind")): document for document in found}
     missing = {naming.KIND_EXPERIMENT, naming.KIND_SERVING} - by_kind.keys()
     if missing:
         raise UserError(f"{file}: no document of kind {min(missing)}")
     experiment = parse(SpeculationExperiment, by_kind[naming.KIND_EXPERIMENT], file)
+    for wrong in evidence.of_experiment(experiment.spec):
+        raise UserError(f"{file}: {wrong}")
     serving = serving_of(by_kind[naming.KIND_SERVING], file)
     return Given(experiment.metadata.name, experiment, serving, tuple(found))
 
