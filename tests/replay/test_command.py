@@ -124,7 +124,18 @@ def test_the_page_names_every_option_and_field() -> None:
 def test_what_is_printed_is_one_line_a_case_and_the_sum(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(TABLE)
     result, _ = written(tmp_path, tmp_path / "a.csv")
-    lines = result.output.splitlines()
+    lines = result.stdout.splitlines()
     assert lines[0].split("\t")[:3] == ["table", "workload", "load"]
     assert lines[1].split("\t")[::2][:2] == ["X", "4"]
     assert lines[-1].startswith("1 case: steady regret ")
+
+
+def test_each_table_is_told_as_it_ends_and_not_in_the_output(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(TABLE)
+    (tmp_path / "b.csv").write_text(TABLE.replace("X,", "Y,"))
+    result, _ = written(tmp_path, tmp_path)
+    assert [line.partition(":")[0] for line in result.stderr.splitlines()] == ["X", "Y"]
+    ends = [line.partition(": ")[2].split(" of ") for line in result.stderr.splitlines()]
+    assert ends[-1][0] + " runs" == ends[-1][1]
+    assert int(ends[0][0]) * 2 == int(ends[1][0])
+    assert " runs" not in result.stdout

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from paceline_operator.cli.app import app
 from paceline_operator.cli.verbs import PACKAGE, VERBS, said
+from paceline_operator.experiment import templates
+from paceline_operator.local import container
+from tests.servings import MINIMAL
 
 RUNNER = CliRunner()
 
@@ -108,6 +112,55 @@ def test_a_kubeconfig_of_no_use_is_told_in_one_line(text: str, tmp_path: Path, m
         result = RUNNER.invoke(app, ["top", "chat", *context])
         assert (result.exit_code, result.output.count("\n")) == (2, 1), result.exception
         assert f"KUBECONFIG is of no use: {tmp_path / 'config'}: " in result.output
+
+
+def test_what_can_be_no_experiment_of_a_cluster_is_a_folder_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
+    for verb in ("watch", "report", "apply"):
+        for path in (str(tmp_path / "x" / "y"), "a/b/c", "./x", "Results", "x_y"):
+            result = RUNNER.invoke(app, ["experiment", verb, path])
+            assert (result.exit_code, result.output) == (2, f"paceline experiment {verb}: no folder {path}\n")
+        for name in ("chat", "team-a/chat", "chat.v2"):
+            result = RUNNER.invoke(app, ["experiment", verb, name])
+            assert result.exit_code == 2
+            assert f"experiment {verb}: no folder {name} here: no cluster: " in result.output
+
+
+@pytest.mark.parametrize("name", list(templates.titles()))
+def test_capitals_are_spoken_of_and_refused_where_they_are(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    told = RUNNER.invoke(app, ["experiment", "template", name, "-o", str(file)]).output
+    checked = RUNNER.invoke(app, ["preflight", "-f", str(file)])
+    unfilled = name == "four-variants"
+    assert ("what is in capitals" in told) == unfilled
+    assert checked.exit_code == int(unfilled), checked.output
+    assert ("draft.source: replace what is in capitals in hf://ORGANISATION/DRAFT" in checked.output) == unfilled
+    file.write_text(file.read_text().replace("ORGANISATION/DRAFT", "BAAI/EAGLE"))
+    assert RUNNER.invoke(app, ["preflight", "-f", str(file)]).exit_code == 0
+
+
+def test_an_engine_for_gpus_is_refused_where_there_is_none_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "serving.yaml"
+    file.write_text(yaml.safe_dump(MINIMAL))
+    devices = tmp_path / "dev"
+    devices.mkdir()
+    monkeypatch.setattr(container, "DEVICES", devices)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    report = tmp_path / "reports" / "report.json"
+    result = RUNNER.invoke(app, ["local", "-f", str(file), "--report", str(report)])
+    assert result.exit_code == 2
+    assert f"{file}: no GPU is here: set spec.engine.device: CPU" in result.output
+    assert not report.parent.exists()
+    assert not container.has_gpu()
+    (devices / "nvidia0").touch()
+    assert container.has_gpu()
+    (devices / "nvidia0").unlink()
+    (tmp_path / "nvidia-smi").touch(0o755)
+    assert container.has_gpu()
 
 
 def test_a_report_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path) -> None:

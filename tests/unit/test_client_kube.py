@@ -306,3 +306,10 @@ async def test_a_log_is_asked_for_in_bounds_and_one_that_is_gone_is_empty(stub: 
     stub.says(403, {"message": "pods/log is forbidden"})
     with pytest.raises(ForbiddenError):
         await kube.log("team", "chat-1", "engine", previous=False)
+
+
+async def test_a_kind_that_is_not_there_is_told_in_one_line(stub: Stub, kube: Kube) -> None:
+    stub.says(404, b"404 page not found\n")
+    with pytest.raises(NotFoundError) as raised:
+        await kube.list("SpeculativeServing", "team", {})
+    assert str(raised.value) == "GET SpeculativeServing team/*: 404 page not found (Unknown, HTTP 404)"

@@ -50,6 +50,26 @@ def test_a_refusal_names_rule_and_source_and_ends_with_1(tmp_path: Path) -> None
     assert "https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/config/vllm.py" in result.output
 
 
+def test_all_files_are_checked_and_named(tmp_path: Path) -> None:
+    bad, none = tmp_path / "bad.yaml", tmp_path / "none.yaml"
+    bad.write_text(yaml.safe_dump({**MINIMAL, "spec": {**MINIMAL["spec"], "engine": {"maxNumSeqs": 0}}}))
+    none.write_text("kind: Pod")
+    good = str(EXAMPLES[0])
+    for files in ([str(bad), good], [good, str(bad)]):
+        given = [word for file in files for word in ("-f", file)]
+        result = RUNNER.invoke(app, ["preflight", *given])
+        assert result.exit_code == 1
+        assert f"{bad}: SpeculativeServing demo: refused" in result.output
+        assert f"{good}: SpeculativeServing " in result.output
+        told = json.loads(RUNNER.invoke(app, ["preflight", *given, "-o", "json"]).output)
+        assert list(dict.fromkeys(one["file"] for one in told)) == files
+        assert {one["file"]: one["accepted"] for one in told} == {str(bad): False, good: True}
+    result = RUNNER.invoke(app, ["preflight", "-f", good, "-f", str(none)])
+    assert (result.exit_code, f"{none}: no document of kind" in result.output) == (2, True)
+    alone = RUNNER.invoke(app, ["preflight", "-f", good])
+    assert (alone.exit_code, good in alone.output) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -242,5 +242,5 @@ def test_without_the_extra_the_command_says_which_one(tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
     assert result.returncode == 2
-    assert "install paceline[report]" in result.stderr
+    assert "`pip install '.[report]'`" in result.stderr
     assert "Traceback" not in result.stderr

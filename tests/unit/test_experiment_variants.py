@@ -165,7 +165,7 @@ def _merged(target: Any, patch: Any) -> Any:
 
 @pytest.mark.parametrize("name", list(templates.titles()))
 def test_a_template_can_be_planned_and_rendered(name: str) -> None:
-    (document,) = yaml.safe_load_all(templates.text(name))
+    (document,) = yaml.safe_load_all(templates.text(name).replace("ORGANISATION/DRAFT", "org/draft"))
     found = SpeculationExperiment.model_validate(document)
     assert unread(document, found) == []
     assert found.metadata.name == name

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,19 @@ def test_the_summary_tells_decisions_and_goodputs(record: Record) -> None:
     assert "Phase 2: 16 requests of numbers; goodput of each k at load 16" in text
 
 
+def test_a_summary_without_decisions_says_why() -> None:
+    slow = report.summary(recorded(((16, "numbers", 1),)))
+    assert "- none: not every k of the ladder is measured at 16 requests yet" in slow
+    assert re.search(r"There were [1-9]\d* steps in 5 s, and a decision needs about 14 at each k", slow)
+    assert "too slow or too busy for this load" in slow
+    right = recorded(((1, "copy", 60),))
+    right.decisions.clear()
+    assert right.step is not None
+    assert f"- none: {right.step.reason.value}: {right.step.message}" in report.summary(right)
+    assert "too slow" not in report.summary(right)
+    assert "- none: no pass was made" in report.summary(recorded(()))
+
+
 def test_it_is_written_whole_and_readable(tmp_path: Path, record: Record) -> None:
     report.write(record, tmp_path / "report.json")
     assert json.loads((tmp_path / "report.json").read_text()) == json.loads(json.dumps(report.build(record)))
@@ -154,7 +168,7 @@ def test_any_run_reports_numbers_that_json_can_say(phases: Phases, seed: int) ->
 
 def test_plain_lines_tell_a_pass_and_each_decision_once(record: Record) -> None:
     text = shown(PlainView, record, record)
-    assert text.count("in flight 16 (numbers)") == 2
+    assert text.count("sends 16 at a time (numbers)") == 2
     assert text.count("DECISION") == len(record.decisions)
     assert "table 1:" in text
     assert "[bold]said[/bold]" in text

@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from paceline_operator import naming
-from paceline_operator.cli.mistake import fail
+from paceline_operator.cli.mistake import bring, fail
 from paceline_operator.local.mistake import UserError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ async def _reach(where: Where, work: Callable[[Kube], Awaitable[T]]) -> T:
     try:
         from paceline_operator.clients.kube import Kube, KubeError, NotFoundError, connect
     except ImportError as error:
-        raise UserError(f"a cluster needs the packages of the extra paceline[operator]: {error}") from None
+        raise UserError(f"a cluster needs packages that are not here: {error}: {bring('operator,cli')}") from None
     try:
         async with Kube(connect(where.context)) as kube:
             return await work(kube)

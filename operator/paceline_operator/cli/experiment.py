@@ -9,7 +9,7 @@ import typer
 
 from paceline_operator.cli import stored, trial, watch
 from paceline_operator.cli.cluster import Context, Namespace, Where
-from paceline_operator.cli.mistake import fail
+from paceline_operator.cli.mistake import bring, fail
 from paceline_operator.cli.stored import Results, folder_of
 from paceline_operator.experiment import results
 
@@ -36,7 +36,7 @@ def report(
         from paceline_operator.experiment import publish
         from paceline_operator.experiment import report as reports
     except ImportError as error:
-        fail("experiment report", f"{error}: install paceline[report]")
+        fail("experiment report", f"{error}: {bring('report')}")
     folder = folder_of("experiment report", given, Where(context, namespace))
     try:
         found = reports.build(results.folder(folder), price)

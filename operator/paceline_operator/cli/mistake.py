@@ -15,6 +15,11 @@ def fail(verb: str, error: Exception | str) -> NoReturn:
     raise typer.Exit(USER_ERROR_STATUS) from None
 
 
+def bring(extra: str) -> str:
+    """How packages that are not here come: nothing is published under the project's name."""
+    return f"in a clone of paceline, `pip install '.[{extra}]'` brings what is missing"
+
+
 def counted(number: int, one: str, more: str = "s") -> str:
     """`1 pass`, `2 passes`."""
     return f"{number} {one}" if number == 1 else f"{number} {one}{more}"

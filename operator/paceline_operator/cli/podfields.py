@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from paceline_operator.api.conditions import Reason
+from paceline_operator.cli.mistake import bring
 from paceline_operator.examined import Examined, Level, Remark
 
 FREE = {"podTemplate": "V1PodTemplateSpec", "resources": "V1ResourceRequirements"}
@@ -25,7 +26,7 @@ def checked(document: Mapping[str, Any], found: Examined) -> Examined:
     try:
         wrong = [Remark(Level.REFUSED, Reason.INVALID_SPEC, text) for text in mistakes(engine)]
     except ImportError:
-        text = "fields of spec.engine.podTemplate were not looked at: install paceline[operator]"
+        text = f"fields of spec.engine.podTemplate were not looked at: {bring('operator,cli')}"
         return found._replace(remarks=(*found.remarks, Remark(Level.NOTE, "not-checked", text)))
     return found._replace(accepted=found.accepted and not wrong, remarks=(*wrong, *found.remarks))
 

@@ -34,7 +34,8 @@ MACHINE = ("driver", "kernel", "versions")
 
 def preflight(
     file: Annotated[
-        Path, typer.Option("--file", "-f", help="Manifests; documents of kinds of others are passed over.")
+        list[Path],
+        typer.Option("--file", "-f", help="Manifests; documents of kinds of others are passed over; repeatable."),
     ],
     where: Annotated[
         str | None,
@@ -55,28 +56,36 @@ def preflight(
 ) -> None:
     """Check manifests without a cluster; exit status 1 where one would be refused, or its models do not fit."""
     try:
-        written = documents(file)
-        read = [document for document in written if document.get("kind") in KINDS]
-        wrong = [bad for document in written if (bad := misspelt(document, (KIND_LOAD,)))]
-        if not read and not wrong:
-            there = f"; there is {', '.join(str(one.get('kind')) for one in written)[:200]}" if written else ""
-            raise UserError(f"{file}: no document of kind {', '.join(KINDS)}{there}")
+        files = {path: _ours(path) for path in file}
         if gpu_memory is not None and where is None:
             raise UserError("--gpu-memory needs --models: what fits is told by the models' files")
         root = None if where in (None, HUB) else _folder(str(where))
     except UserError as error:
         fail("preflight", error)
-    found: list[tuple[Examined, list[Check]]] = [(one, []) for one in wrong]
-    for document in read:
-        one = podfields.checked(document, examine(document))
-        looked = where is not None and one.accepted and one.version
-        found.append((one, _models(document, one, root, gpu_memory) if looked else []))
+    found: list[tuple[Path, Examined, list[Check]]] = []
+    for path, (read, wrong) in files.items():
+        found += [(path, one, []) for one in wrong]
+        for document in read:
+            one = podfields.checked(document, examine(document))
+            looked = where is not None and one.accepted and one.version
+            found.append((path, one, _models(document, one, root, gpu_memory) if looked else []))
     if output is Form.JSON:
         typer.echo(json.dumps([_json(*one) for one in found], indent=2))
     else:
-        typer.echo("\n\n".join(_text(*one) for one in found))
-    good = all(one.accepted and all(check.level is not Level.FAIL for check in checks) for one, checks in found)
+        typer.echo("\n\n".join(_text(path if len(files) > 1 else None, one, checks) for path, one, checks in found))
+    good = all(one.accepted and all(check.level is not Level.FAIL for check in checks) for _, one, checks in found)
     raise typer.Exit(0 if good else 1)
+
+
+def _ours(path: Path) -> tuple[list[dict[str, Any]], list[Examined]]:
+    """The documents of our kinds, and what is wrong with kinds that are nearly ours. Raises UserError."""
+    written = documents(path)
+    read = [document for document in written if document.get("kind") in KINDS]
+    wrong = [bad for document in written if (bad := misspelt(document, (KIND_LOAD,)))]
+    if not read and not wrong:
+        there = f"; there is {', '.join(str(one.get('kind')) for one in written)[:200]}" if written else ""
+        raise UserError(f"{path}: no document of kind {', '.join(KINDS)}{there}")
+    return read, wrong
 
 
 def _folder(name: str) -> Path:
@@ -100,16 +109,19 @@ def _models(document: Mapping[str, Any], one: Examined, root: Path | None, gpu_m
     return [*found, *timed(reading(), time.monotonic)]
 
 
-def _json(one: Examined, checks: list[Check]) -> dict[str, Any]:
+def _json(path: Path, one: Examined, checks: list[Check]) -> dict[str, Any]:
     remarks = [remark._asdict() for remark in one.remarks]
-    return {**one._asdict(), "remarks": remarks, "checks": [check.model_dump(mode="json") for check in checks]}
+    told = [check.model_dump(mode="json") for check in checks]
+    return {"file": str(path), **one._asdict(), "remarks": remarks, "checks": told}
 
 
-def _text(one: Examined, checks: list[Check]) -> str:
+def _text(path: Path | None, one: Examined, checks: list[Check]) -> str:
     of = f" (vLLM {one.version}, {one.runner} model runner)" if one.version else ""
     ks = " ".join(map(str, one.ladder))
     ladder = f", k {'fixed at' if len(one.ladder) == 1 else 'among'} {ks}" if ks else ""
-    lines = [f"{one.kind} {one.name or 'without a name'}{of}: {'accepted' if one.accepted else 'refused'}{ladder}"]
+    verdict = "accepted" if one.accepted else "refused"
+    where = f"{path}: " if path else ""
+    lines = [f"{where}{one.kind} {one.name or 'without a name'}{of}: {verdict}{ladder}"]
     for remark in one.remarks:
         source = f" ({remark.source})" if remark.source and remark.source not in remark.message else ""
         lines.append(f"  {remark.level.value:<8} {remark.reason}: {remark.message}{source}")

@@ -21,7 +21,7 @@ from rich.console import Console
 from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.cli.cluster import Namespace, Where
-from paceline_operator.cli.mistake import counted, fail
+from paceline_operator.cli.mistake import bring, counted, fail
 from paceline_operator.clock import Clock, SystemClock
 from paceline_operator.local import container
 from paceline_operator.local.mistake import UserError
@@ -88,7 +88,7 @@ async def watch(serving: str, where: Where, duration: float | None, out: Path, s
         from paceline_operator.clients.keys import KeyFile
         from paceline_operator.clients.kube import Kube, KubeError, connect
     except ImportError as error:
-        raise UserError(f"a cluster needs the packages of the extra paceline[operator]: {error}") from None
+        raise UserError(f"a cluster needs packages that are not here: {error}: {bring('operator,cli')}") from None
     try:
         namespace, name = where.split(serving)
         live = Live(name, namespace, duration)

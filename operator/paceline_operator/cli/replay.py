@@ -92,7 +92,7 @@ def replay(
         fail("replay", error)
     seeds = SEEDS if seed is None else (seed,)
     console = Console()
-    with _progress(console) as done:
+    with _progress(Console(stderr=True)) as done:
         report = run(
             found.courses,
             seeds=seeds,
@@ -126,14 +126,15 @@ def _write(out: Path, text: str) -> None:
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Callable[[int, int], None]]:
+def _progress(console: Console) -> Iterator[Callable[[int, int, str], None]]:
+    """On the error output, in the way of no pipe: a bar on a terminal, else a line as each table ends."""
     if not console.is_terminal:
-        yield lambda _done, _all: None
+        yield lambda count, total, table: typer.echo(f"{table}: {count} of {total} runs", err=True) if table else None
         return
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("runs", total=None)
-        yield lambda count, total: progress.update(task, completed=count, total=total)
+        yield lambda count, total, _table: progress.update(task, completed=count, total=total)
 
 
 def _tell(console: Console, report: Report, overall: Mapping[str, Any], *, decisions: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 VISITS = "visits.json"
 """Beside results in ConfigMaps: how engines ended, which is the operator's to read."""
+NAMED = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/)?[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""[NAMESPACE/]NAME: names are DNS subdomains, those of namespaces DNS labels."""
 Results = Annotated[
     str,
     typer.Argument(
@@ -78,11 +81,17 @@ def folder_of(verb: str, given: str, where: Where) -> Path:
     """`given` where it is a folder here; else that experiment's results, brought from the cluster."""
     if (folder := Path(given)).is_dir():
         return folder
-    return reach(verb, where, lambda kube: brought(kube, given, where))[0]
+    return brought(verb, given, where)[0]
 
 
-async def brought(kube: Kube, given: str, where: Where) -> tuple[Path, ExperimentStatus]:
-    """The folder with the results of an experiment of the cluster, and its status. Raises UserError."""
+def brought(verb: str, given: str, where: Where) -> tuple[Path, ExperimentStatus]:
+    """The folder with the results of an experiment of the cluster, and its status. No return on a mistake."""
+    if not NAMED.fullmatch(given):
+        fail(verb, f"no folder {given}")
+    return reach(f"{verb}: no folder {given} here", where, lambda kube: _brought(kube, given, where))
+
+
+async def _brought(kube: Kube, given: str, where: Where) -> tuple[Path, ExperimentStatus]:
     place, name = where.split(given)
     raw = await _read(kube, place, name)
     maps = await kube.list("ConfigMap", place, {naming.LABEL_EXPERIMENT: name})
@@ -116,7 +125,7 @@ def state(name: str, status: ExperimentStatus) -> list[str]:
 async def _read(kube: Kube, place: str, name: str) -> Object:
     raw = await kube.get(naming.KIND_EXPERIMENT, place, name)
     if raw is None:
-        raise UserError(f"no {naming.KIND_EXPERIMENT} {name} in namespace {place}, and no folder {name} here")
+        raise UserError(f"no {naming.KIND_EXPERIMENT} {name} in namespace {place}")
     return raw
 
 

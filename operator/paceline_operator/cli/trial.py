@@ -14,7 +14,7 @@ from paceline_operator.api.experiment import SERVING
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.cli import stored
 from paceline_operator.cli.cluster import Context, Namespace, Where, reach, serving_of
-from paceline_operator.cli.mistake import fail
+from paceline_operator.cli.mistake import bring, fail
 from paceline_operator.cli.stored import Results, folder_of
 from paceline_operator.clock import SystemClock
 from paceline_operator.experiment import results, templates, variants, winner
@@ -23,6 +23,7 @@ from paceline_operator.local.mistake import UserError
 from paceline_operator.local.trial import files
 from paceline_operator.local.trial.run import Options, Run
 from paceline_operator.local.view import LiveView, PlainView
+from paceline_operator.preflight.evidence import PLACEHOLDER
 
 if TYPE_CHECKING:
     from paceline_operator.clients.kube import Kube
@@ -89,7 +90,7 @@ def _report(folder: Path, price: float | None) -> None:
     try:
         from paceline_operator.experiment import publish, report
     except ImportError as error:
-        typer.echo(f"no report: {error}: install paceline[report], then `paceline experiment report {folder}`")
+        typer.echo(f"no report: {error}: {bring('report')}, then `paceline experiment report {folder}`")
         return
     try:
         found = report.build(results.folder(folder), price)
@@ -191,7 +192,7 @@ def template(
             file.write(text)
     except OSError as error:
         fail("experiment template", f"{out}: {error.strerror}")
-    typer.echo(
-        f"{out}: fill in spec.servingRef, spec.load and what is in capitals, then "
-        f"`paceline experiment run -f {out} -f SERVING --local`"
+    parts = (
+        "spec.servingRef, spec.load and what is in capitals" if PLACEHOLDER in text else "spec.servingRef and spec.load"
     )
+    typer.echo(f"{out}: fill in {parts}, then `paceline experiment run -f {out} -f SERVING --local`")

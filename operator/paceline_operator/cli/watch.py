@@ -14,7 +14,7 @@ from rich.text import Text
 
 from paceline_operator.api.status_experiment import ENDED
 from paceline_operator.cli import stored
-from paceline_operator.cli.cluster import Context, Namespace, Where, reach
+from paceline_operator.cli.cluster import Context, Namespace, Where
 from paceline_operator.cli.get import console_of_output, laid_out, screen
 from paceline_operator.cli.mistake import fail
 from paceline_operator.cli.stored import Results
@@ -52,8 +52,8 @@ def watch(
 
 
 def _look(given: str, where: Where) -> tuple[Group, bool]:
-    """At an experiment of the cluster. Raises UserError."""
-    folder, status = reach("experiment watch", where, lambda kube: stored.brought(kube, given, where))
+    """At an experiment of the cluster."""
+    folder, status = stored.brought("experiment watch", given, where)
     lines = [Text(line) for line in stored.state(given, status)]
     table = [_table(*_read(folder)[1:])] if (folder / files.KEPT).exists() else []
     return Group(*table, *lines), status.phase in ENDED

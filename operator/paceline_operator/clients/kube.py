@@ -370,7 +370,7 @@ def _result(answer: Answer, where: str) -> Object:
             raise UnavailableError(status, "NotJson", f"{where}: the answer is not a JSON object")
         return parsed
     details = parsed if isinstance(parsed, dict) else {}
-    message = str(details.get("message") or answer.body.decode("utf-8", "replace"))[:600]
+    message = " ".join(str(details.get("message") or answer.body.decode("utf-8", "replace")).split())[:600]
     kind = InvalidError if message.startswith(UNTYPABLE) else _KINDS.get(status, UnavailableError)
     raise kind(status, str(details.get("reason") or "Unknown"), f"{where}: {message}", _seconds(answer.retry_after))
 

@@ -30,6 +30,7 @@ MODELS = "/models"
 ENV_ENGINE = "PACELINE_ENGINE"
 ENV_CACHE = "PACELINE_CACHE"
 DISTRIBUTION = "paceline"
+DEVICES = Path("/dev")
 IMAGES = Defaults(engine_image="local", cpu_engine_image="local", plugin_image="local")
 """Images are names that nothing here looks up."""
 FOREIGN = re.compile(r"PYTHON|VIRTUAL_ENV$|VLLM_PLUGINS$|PACELINE_")
@@ -64,6 +65,11 @@ def cache_folder() -> Path:
         return Path(given).expanduser().resolve()
     except (RuntimeError, ValueError, OSError) as error:
         raise UserError(f"{given!r} is no folder: {error}. Set ${ENV_CACHE} to a folder of yours") from None
+
+
+def has_gpu() -> bool:
+    """Whether a GPU of the kind that manifests ask for (nvidia.com/gpu) can be here: device files, or its tool."""
+    return any(DEVICES.glob("nvidia*")) or shutil.which("nvidia-smi") is not None
 
 
 def find_engine() -> str:

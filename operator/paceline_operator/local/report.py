@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline_engine.protocol import PROTOCOL_VERSION, compress
+from paceline_operator.api.conditions import Reason
 from paceline_operator.local.container import DISTRIBUTION
 from paceline_operator.local.record import PhaseRecord, Record
 from paceline_operator.local.tally import Tally
+from paceline_operator.tuning.cost import MIN_STEPS
 from paceline_operator.tuning.model import Interval
 
 DIGITS = 4
@@ -149,7 +151,7 @@ def summary(record: Record) -> str:
     lines += ["", "## Decisions", ""]
     lines += [
         f"- {made.at_seconds:.0f} s, {made.decision.reason.value}: {made.decision.message}" for made in record.decisions
-    ] or ["- none"]
+    ] or [f"- none: {_undecided(record)}"]
     for number, phase in enumerate(record.phases, start=1):
         load = phase.tally.load()
         if load is None:
@@ -163,6 +165,21 @@ def summary(record: Record) -> str:
             ],
         )
     return "\n".join(lines)
+
+
+def _undecided(record: Record) -> str:
+    """Why the k in force never changed, as the last pass saw it."""
+    step = record.step
+    if step is None:
+        return "no pass was made"
+    if step.reason is not Reason.OBSERVING:
+        return f"{step.reason.value}: {step.message}"
+    total = record.total()
+    steps = sum(total.steps_by_k.values()) + sum(total.probe_steps_by_k.values())
+    return (
+        f"{step.message}. There were {steps} steps in {total.seconds:.0f} s, and a decision needs about "
+        f"{MIN_STEPS:.0f} at each k: this machine is too slow or too busy for this load, or the run was too short"
+    )
 
 
 def _phase_row(phase: PhaseRecord) -> tuple[str, ...]:

@@ -64,7 +64,9 @@ class PlainView:
         tally = phase.tally
         parts = [
             f"{record.seconds:6.1f} s",
-            f"in flight {phase.concurrency if phase.concurrency is not None else '-'} ({phase.text or 'from outside'})",
+            "requests from outside"
+            if phase.concurrency is None
+            else f"sends {phase.concurrency} at a time ({phase.text})",
             f"load {step.load if step.load is not None else 'idle'}",
             f"k {step.k if step.k is not None else '-'}",
             f"table {rows(step.table)}",

@@ -13,6 +13,8 @@ from paceline_operator.api.profiles import ProfileSpec
 from paceline_operator.api.speculation import DRAFT_METHODS
 from paceline_operator.preflight import legality
 
+PLACEHOLDER = "hf://ORGANISATION/DRAFT"
+"""In the templates of `paceline experiment template`: the one thing that only its user can name."""
 OF_SPECULATION = {"ngram", "maxTokens", "adaptiveVerification"}
 """Changes of a speculation that is there already."""
 
@@ -60,6 +62,8 @@ def _variant(variant: Variant, variants: Mapping[str, Variant], where: str) -> I
             f"set {where}.parent to {SERVING}, or change speculation"
         )
     if change.speculation:
+        if change.speculation.draft and change.speculation.draft.source == PLACEHOLDER:
+            yield f"{where}.change.speculation.draft.source: replace what is in capitals in {PLACEHOLDER} by your draft"
         yield from legality.of_speculation(change.speculation, f"{where}.change.speculation")
     if change.ngram:
         method = speculation.method if speculation else None

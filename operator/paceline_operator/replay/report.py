@@ -121,23 +121,29 @@ def replay(
     traces: Iterable[Trace] = (),
     skipped: Iterable[Note] = (),
     problems: Iterable[Note] = (),
-    done: Callable[[int, int], None] = lambda _done, _all: None,
+    done: Callable[[int, int, str], None] = lambda _done, _all, _table: None,
 ) -> Report:
-    """All sweeps of all courses with every seed. `done` is told after each run how many are, and of how many.
+    """All sweeps of all courses with every seed. `done` is told after each run how many are, of how many, and the table
+    that ends with it, else an empty text.
 
     The result does not depend on `processes`.
     """
     tasks = [Task(course, sweep, seed, pacer) for course in courses for sweep in course.sweeps for seed in seeds]
     outcomes: list[Outcome] = []
+
+    def ended(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        count, table = len(outcomes), tasks[len(outcomes) - 1].course.table_id
+        last = count == len(tasks) or tasks[count].course.table_id != table
+        done(count, len(tasks), table if last else "")
+
     if processes > 1 and len(tasks) > 1:
         with ProcessPoolExecutor(min(processes, len(tasks)), initializer=_until_told) as pool:
             for outcome in pool.map(play, tasks):
-                outcomes.append(outcome)
-                done(len(outcomes), len(tasks))
+                ended(outcome)
     else:
         for task in tasks:
-            outcomes.append(play(task))
-            done(len(outcomes), len(tasks))
+            ended(play(task))
     found: list[Case] = []
     for course in courses:
         found += cases(
