@@ -58,14 +58,15 @@ async def retune(
     targets: Sequence[Target],
     pods: Sequence[Object],
 ) -> Retuned:
-    """One pass of the tuner over `targets`; before its interval is over only where settings or pods changed.
+    """One pass of the tuner over `targets`; before its interval is over only where settings, pods or the profile changed.
 
     `spec`, which the pods were booted with, is what `settings` are of.
 
     The tuner counts its passes (a move needs two windows): a burst of events must not become one of decisions.
     """
     now = clock.monotonic()
-    asked = (settings, tuple(targets), tuple((pod["metadata"]["name"], is_ready(pod)) for pod in pods))
+    ready = tuple((pod["metadata"]["name"], is_ready(pod)) for pod in pods)
+    asked = (settings, tuple(targets), ready, memory.profile)
     left = memory.tuned_at + settings.interval_seconds - now
     if asked == memory.tuned and left > settings.interval_seconds * EARLY_SHARE:
         return Retuned(after=left if targets else None)

@@ -66,6 +66,14 @@ async def test_it_is_found_when_it_comes_and_used_once(named: World) -> None:
     assert named.kube.reads - reads <= 6 * 3, "the object, its pods and the profile"
 
 
+async def test_one_that_is_named_later_is_told_of_also_without_pods(world: World) -> None:
+    world.apply(SPEC)
+    await world.serving.run(full=True)
+    world.apply(NAMED)
+    await run(world, 0.5)
+    assert world.condition("ProfileApplied") == ("False", "ProfileNotFound")
+
+
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
