@@ -81,7 +81,7 @@ class Run:
         return self.output.read_text()
 
     def driving(self, lines: int = 1) -> None:
-        wait_until(lambda: self.text().count("at a time") >= lines, f"passes in {self.output}", timeout_seconds=SECONDS)
+        wait_until(lambda: self.text().count("tok/s") >= lines, f"passes in {self.output}", timeout_seconds=SECONDS)
 
     def end(self) -> int:
         return self.process.wait(SECONDS)

@@ -76,7 +76,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, port_8000: int) -> dict[str, A
             start_new_session=True,
         )
     try:
-        wait_until(lambda: "at a time" in output.read_text(), f"a pass in {output}", timeout_seconds=READY_SECONDS)
+        wait_until(lambda: "tok/s" in output.read_text(), f"a pass in {output}", timeout_seconds=READY_SECONDS)
         started = descendants(process.pid)
         wait_until(
             lambda: _served_after_the_decision(output.read_text()) >= 12,
