@@ -24,9 +24,9 @@ def merge(base: Any, override: Any, *, field: str = "") -> Any:
         return _merge_maps(base if isinstance(base, dict) else {}, override)
     if isinstance(override, list):
         key = IDENTITY.get(field, "name")
-        if not identified(override, key):
+        if not _identified(override, key):
             return [merge(None, item) for item in override]
-        items = base if identified(base, key) else []
+        items = base if _identified(base, key) else []
         return _merge_items(items, override, key, whole=field in UNIONS)
     return override
 
@@ -41,8 +41,7 @@ def _merge_maps(base: dict[str, Any], override: dict[str, Any]) -> dict[str, Any
     return merged
 
 
-def identified(items: Any, key: str) -> bool:
-    """Whether these are a list whose items can be told apart by `key`."""
+def _identified(items: Any, key: str) -> bool:
     return isinstance(items, list) and all(isinstance(item, dict) and isinstance(item.get(key), str) for item in items)
 
 
