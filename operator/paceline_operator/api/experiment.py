@@ -21,7 +21,11 @@ SERVING = "serving"
 """Name of the variant that is the serving as it stands."""
 
 VariantName = Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-Path = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^/\s]\S*$")]
+_PART = r"\.?[^./\s][^/\s]*"
+Path = Annotated[str, Field(min_length=1, max_length=512, pattern=rf"^{_PART}(/{_PART})*$")]
+"""Relative, and no part of it `..`: what a subPath takes."""
+Key = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$")]
+"""Of a ConfigMap: https://kubernetes.io/docs/concepts/configuration/configmap/; `..` does not begin it."""
 
 
 def one_of(*names: str) -> str:
@@ -100,7 +104,7 @@ class ConfigMapFile(ApiModel):
     """A dataset file in a ConfigMap of the same namespace."""
 
     name: ObjectName = Field(description="ConfigMap.")
-    key: Annotated[str, Field(min_length=1, max_length=253)] = Field(description="Key that holds the file.")
+    key: Key = Field(description="Key that holds the file.")
 
 
 class ClaimFile(ApiModel):
