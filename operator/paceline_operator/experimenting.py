@@ -12,9 +12,10 @@ from typing import Any
 from paceline_engine.trial.visit import Line, Measurement, Visit, read
 from paceline_operator import act, events, naming, verdicts
 from paceline_operator import experimenting_kept as keeping
+from paceline_operator.api.base import ObjectMeta
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.status_experiment import ENDED, ExperimentStatus, Phase
-from paceline_operator.clients.kube import ConflictError, KubeError, Object
+from paceline_operator.clients.kube import ConflictError, ForbiddenError, InvalidError, KubeError, Object
 from paceline_operator.clock import rfc3339
 from paceline_operator.draft import Hands
 from paceline_operator.experiment import course, enginelog, load, progress, seen, shown, variants
@@ -24,6 +25,7 @@ from paceline_operator.experimenting_begin import Begun, begun_with, judged
 from paceline_operator.experimenting_kept import Kept, KeptError
 from paceline_operator.resources import trial
 from paceline_operator.resources.pod import CONTAINER
+from paceline_operator.safety.incident import printable
 from paceline_operator.verdicts import Verdict
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,9 @@ LOG_LINES, LOG_BYTES = 20_000, 4 * 1024 * 1024
 """Of an engine's log: what it compiled, and acceptance lengths every ten seconds."""
 ENGINE = f"http://127.0.0.1:{naming.SERVING_PORT}"
 TRUST = "--trust-remote-code"
+REFUSED = (InvalidError, ForbiddenError)
+"""Waiting does not help: a quota, a right or the object does."""
+LONGEST = 1024
 TOLD = (Phase.RUNNING, *ENDED)
 """Phases that are events."""
 
@@ -61,6 +66,8 @@ class Look:
     """Empty where there is none."""
     lines: tuple[Line, ...] | None
     """None: its node does not answer."""
+    not_made: str = ""
+    """Why it has no pod."""
 
 
 class ExperimentPass:
@@ -79,6 +86,7 @@ class ExperimentPass:
         before = verdicts.status_of(raw, ExperimentStatus)
         generation = raw["metadata"]["generation"]
         if "deletionTimestamp" in raw["metadata"]:
+            await self._end_all(raw, "the experiment was deleted")  # somebody's finalizer may keep it
             return PassResult()
         if before.phase in ENDED and before.observed_generation == generation:
             return PassResult()
@@ -87,51 +95,100 @@ class ExperimentPass:
             return await self._refuse(raw, before, accepted)
         try:
             begun: Begun | Step | Verdict = await begun_with(self._hands, raw, experiment)
-        except KeptError as error:
-            begun = Step(Act.WAIT, Phase.PENDING, Reason.CHILD_CONFLICT, str(error))
+        except (KeptError, *REFUSED) as error:
+            reason = Reason.CHILD_CONFLICT if isinstance(error, KeptError) else Reason.APPLY_FAILED
+            begun = Step(Act.WAIT, Phase.PENDING, reason, _said(error))
+            if experiment.spec.cancel:
+                text = _said(f"spec.cancel is true; {error}")
+                begun = Step(Act.FINISH, Phase.CANCELLED, Reason.CANCELLED, text)
         if isinstance(begun, Verdict):
             return await self._refuse(raw, before, begun)
         if isinstance(begun, Step):
+            if begun.phase in ENDED:
+                await self._end_all(raw, begun.message)
             return await self._say(raw, before, accepted, begun, {})
         return await self._advance(raw, before, accepted, begun)
 
     async def _refuse(self, raw: Object, before: ExperimentStatus, accepted: Verdict) -> PassResult:
-        for job in await self._kube.list("Job", self._namespace, {naming.LABEL_EXPERIMENT: self._name}):
-            if _owner(job) == raw["metadata"]["uid"]:
-                await self._kube.delete("Job", self._namespace, job["metadata"]["name"], job["metadata"]["uid"])
+        await self._end_all(raw, accepted.message)
         step = Step(Act.WAIT, Phase.FAILED, Reason.NOT_ACCEPTED, accepted.message)
         return await self._say(raw, before, accepted, step, {})
 
+    async def _end_all(self, raw: Object, reason: str) -> None:
+        """End its Jobs, whatever else there is of it."""
+        for job in await self._kube.list("Job", self._namespace, {naming.LABEL_EXPERIMENT: self._name}):
+            if _owner(job) == raw["metadata"]["uid"]:
+                await self._end(raw, job, reason)
+
+    async def _end(self, raw: Object, job: Object, reason: str) -> None:
+        """End a Job that no visit of the plan is of; the devices' time counts where its record can be written."""
+        variant = str((job["metadata"].get("labels") or {}).get(naming.LABEL_VARIANT, ""))
+        try:
+            kept = await keeping.of_variant(self._kube, raw, variant)
+            if kept and (now_closed := keeping.closed(kept, self._now(), reason[:LONGEST])) != kept:
+                await keeping.keep(self._kube, ObjectMeta.model_validate(raw["metadata"]), now_closed)
+        except (KeptError, *REFUSED) as error:
+            logger.warning("Turn of an engine not recorded: object=%s/%s error=%s", self._namespace, self._name, error)
+        await self._delete(job)
+
+    async def _delete(self, job: Object) -> None:
+        await self._kube.delete("Job", self._namespace, job["metadata"]["name"], job["metadata"]["uid"])
+
+    def _now(self) -> float:
+        return self._hands.clock.now().timestamp()
+
     async def _advance(self, raw: Object, before: ExperimentStatus, accepted: Verdict, begun: Begun) -> PassResult:
-        for name in begun.absent:
-            await keeping.keep(self._kube, begun.experiment, begun.kept[name])
-        look, remains = await self._look(raw, begun.plan)
-        situation, kept, log = await self._situation(begun, look, remains)
+        look, remains, others = await self._look(raw, begun.plan)
+        situation, kept, log = await self._situation(begun, look, remains, others)
         step = course.decide(situation)
         if step.act is Act.END and situation.running:
             kept, situation = self._ended(situation, kept, situation.running, step)
-        await self._store(begun, kept, course.reasons(situation, step), log or step.act in (Act.END, Act.FINISH))
+        waits: Step | None = None
+        told = log or step.act in (Act.END, Act.FINISH)
+        try:
+            await self._store(begun, kept, course.reasons(situation, step), told)
+            if step.act is Act.START:
+                await self._start(begun, situation, step, kept)
+        except REFUSED as error:
+            waits = Step(Act.WAIT, Phase.PENDING, Reason.APPLY_FAILED, _said(error))
         if step.act in (Act.END, Act.CLEAR) and look:
-            await self._kube.delete("Job", self._namespace, look.job["metadata"]["name"], look.job["metadata"]["uid"])
-        elif step.act is Act.START:
-            await self._start(begun, situation, step)
+            await self._delete(look.job)
+        step = waits or step
         fields = await asyncio.to_thread(shown.fields, situation, step)
         return await self._say(raw, before, accepted, step, fields)
 
-    async def _look(self, raw: Object, planned: Plan) -> tuple[Look | None, bool]:
-        """What runs, and whether something else of this experiment is still there."""
+    async def _look(self, raw: Object, planned: Plan) -> tuple[Look | None, str, str]:
+        """What runs, what of an earlier engine is still there, and what is not this experiment's and says it is."""
         labels = {naming.LABEL_EXPERIMENT: self._name}
         jobs = await self._kube.list("Job", self._namespace, labels)
         pods = await self._kube.list("Pod", self._namespace, labels)
-        for job in jobs:
-            number = seen.visit_of(job, len(planned.visits))
-            mine = _owner(job) == raw["metadata"]["uid"] and "deletionTimestamp" not in job["metadata"]
-            if mine and number is not None:
-                of_it = [one for one in pods if _owner(one) == job["metadata"]["uid"]]
-                pod = of_it[0] if of_it else {}
-                text = await self._log(pod, trial.LOAD_CONTAINER)
-                return Look(job, number, pod, None if text is None else tuple(read(text))), False
-        return None, bool(jobs or pods)
+        mine = [job for job in jobs if _owner(job) == raw["metadata"]["uid"]]
+        for job in mine:
+            if "deletionTimestamp" in job["metadata"]:
+                continue
+            number = seen.visit_of(job, self._name, len(planned.visits))
+            if number is None:  # spec.repetitions was more before
+                await self._delete(job)
+                continue
+            of_it = [one for one in pods if _owner(one) == job["metadata"]["uid"]]
+            pod = of_it[0] if of_it else {}
+            text = await self._log(pod, trial.LOAD_CONTAINER)
+            said = None if text is None else seen.of_visit(read(text), planned.visits[number])
+            return Look(job, number, pod, said, "" if pod else await self._not_made(job)), "", ""
+        uids = {job["metadata"]["uid"] for job in mine}
+        foreign = {job["metadata"]["uid"] for job in jobs} - uids
+        # A pod whose Job is gone goes with it.
+        theirs = [one for one in pods if _owner(one) in foreign or not _owner(one)]
+        own = [*_called("pod", [one for one in pods if one not in theirs]), *_called("Job", mine)]
+        others = [*_called("Job", [job for job in jobs if job not in mine]), *_called("pod", theirs)]
+        return None, next(iter(own), ""), next(iter(others), "")
+
+    async def _not_made(self, job: Object) -> str:
+        """Why the Job's controller could not make its pod; the newest event alone says it."""
+        fields = f"involvedObject.uid={job['metadata']['uid']},reason=FailedCreate"
+        found = await self._kube.list("Event", self._namespace, {}, fields)
+        newest = max(found, key=lambda one: str(one.get("lastTimestamp") or ""), default={})
+        return str(newest.get("message") or "")
 
     async def _log(self, pod: Object, container: str) -> str | None:
         """Empty where the container has not begun; None where its node does not answer."""
@@ -149,17 +206,28 @@ class ExperimentPass:
             return None
 
     async def _situation(
-        self, begun: Begun, look: Look | None, remains: bool
+        self, begun: Begun, look: Look | None, remains: str, others: str
     ) -> tuple[Situation, dict[str, Kept], bool]:
         """With what an engine that runs has said since it was looked at last; whether it has said anything."""
-        kept, fresh, running = dict(begun.kept), False, None
-        if look:
-            name = begun.plan.visits[look.number].variant
+        kept, fresh, running, now = dict(begun.kept), False, None, self._now()
+        start_seconds = begun.serving.spec.engine.startup_timeout_seconds
+        if not look:
+            limit = course.limit_seconds(begun.plan, 0, start_seconds)
+            gone = "its Job was gone before its end was recorded"
+            kept = {name: keeping.closed(one, now, gone, limit) for name, one in kept.items()}
+        else:
+            visit = begun.plan.visits[look.number]
+            name = visit.variant
+            running = seen.running(look.job, look.number, look.pod, look.lines, look.not_made)
+            if running.began is not None:
+                kept[name] = keeping.with_record(kept[name], Record(round=visit.round, began=running.began))
             one, said = kept[name], look.lines or ()
-            running = seen.running(look.job, look.number, look.pod, look.lines)
+            results = {each: it.result for each, it in kept.items()}
+            if other := seen.differing(name, results, said, look.pod):
+                running, said = replace(running, ended=other, done=False, load_ended=True), ()
             known = {(window.load, window.round) for window in one.result.windows}
             fresh = any(line.window and (line.window.load, line.window.round) not in known for line in said)
-            if fresh or running.done or running.ended:
+            if not other and (fresh or running.done or running.ended):
                 merged = seen.merged(one.result, said, await self._read(look.pod), look.pod)
                 kept[name] = replace(one, result=shown.with_requests(merged, seen.requests(said)))
         spec = begun.experiment.spec
@@ -169,12 +237,13 @@ class ExperimentPass:
             results={name: one.result for name, one in kept.items()},
             gpus=begun.gpus,
             budget_gpu_minutes=spec.budget_gpu_minutes,
-            start_seconds=begun.serving.spec.engine.startup_timeout_seconds,
-            now=self._hands.clock.now().timestamp(),
+            start_seconds=start_seconds,
+            now=now,
             suspend=spec.suspend,
             cancel=spec.cancel,
             running=running,
             remains=remains,
+            others=others,
         )
         return situation, kept, fresh
 
@@ -187,7 +256,9 @@ class ExperimentPass:
     ) -> tuple[dict[str, Kept], Situation]:
         """With the record of the visit that ends."""
         visit = s.plan.visits[running.visit]
-        record = Record(round=visit.round, began=running.began or s.now, ended=s.now, reason=step.message[:1024])
+        began = running.began or s.now
+        ended = max(began, running.finished or s.now)
+        record = Record(round=visit.round, began=began, ended=ended, reason=step.message[:LONGEST])
         one = keeping.with_record(kept[visit.variant], record)
         kept = {**kept, visit.variant: one}
         logger.info(
@@ -206,14 +277,15 @@ class ExperimentPass:
                 missing = progress.missing(begun.plan, one.result, reasons)
                 one = replace(one, result=one.result.model_copy(update={"missing": missing}))
             if one != begun.kept[name]:
-                await keeping.keep(self._kube, begun.experiment, one)
+                await keeping.keep(self._kube, begun.experiment.metadata, one)
 
-    async def _start(self, begun: Begun, s: Situation, step: Step) -> None:
+    async def _start(self, begun: Begun, s: Situation, step: Step, kept: Mapping[str, Kept]) -> None:
         assert step.visit is not None
         visit = begun.plan.visits[step.visit]
         variant = begun.variants[visit.variant]
         experiment, serving = begun.experiment, begun.serving
-        template = variants.rendered(serving, variant, self._hands.defaults)
+        await keeping.keep(self._kube, experiment.metadata, kept[visit.variant])  # no engine whose end is not kept
+        template = variants.rendered(serving, variant, begun.defaults)
         engine = next(one for one in template["spec"]["containers"] if one["name"] == CONTAINER)
         prompts = experiment.spec.load.prompts
         dataset = "" if prompts.random else trial.PROMPTS_FILE
@@ -244,7 +316,7 @@ class ExperimentPass:
             variant.spec,
             template,
             prompts,
-            self._hands.defaults,
+            begun.defaults,
         )
         try:
             await self._kube.create(job)
@@ -271,6 +343,14 @@ class ExperimentPass:
         if step.phase is Phase.PENDING:
             return PassResult(after=PENDING_SECONDS)
         return PassResult(after=POLL_SECONDS if step.act is Act.WAIT else SOON_SECONDS)
+
+
+def _said(error: object) -> str:
+    return printable(str(error))[:LONGEST]
+
+
+def _called(kind: str, items: list[Object]) -> list[str]:
+    return [f"{kind} {item['metadata']['name']}" for item in items]
 
 
 def _owner(item: Object) -> str:

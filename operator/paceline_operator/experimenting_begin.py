@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from paceline_operator import experimenting_kept as keeping
 from paceline_operator import naming
 from paceline_operator.acceptance import accept, judgement
 from paceline_operator.api.conditions import ConditionType, Reason
-from paceline_operator.api.experiment import SpeculationExperiment
+from paceline_operator.api.experiment import BASELINE, SERVING, SpeculationExperiment
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status_experiment import Phase
 from paceline_operator.clients.kube import Object
@@ -18,7 +19,9 @@ from paceline_operator.experiment import load, shown, variants
 from paceline_operator.experiment.course import Act, Step
 from paceline_operator.experiment.plan import Costs, Plan, PlanError, plan
 from paceline_operator.experiment.variants import Variant
-from paceline_operator.experimenting_kept import Kept
+from paceline_operator.experimenting_kept import Beginning, Kept
+from paceline_operator.resources import Defaults
+from paceline_operator.resources.trial import LOAD_CONTAINER, PROMPTS_VOLUME
 from paceline_operator.verdicts import Verdict
 
 FREE = {"budget_gpu_minutes", "repetitions", "suspend", "cancel"}
@@ -33,9 +36,8 @@ class Begun:
     serving: SpeculativeServing
     plan: Plan
     variants: Mapping[str, Variant]
+    defaults: Defaults
     kept: Mapping[str, Kept]
-    absent: tuple[str, ...]
-    """Variants of which nothing is stored yet."""
 
     @property
     def gpus(self) -> int:
@@ -49,8 +51,15 @@ async def begun_with(hands: Hands, raw: Object, experiment: SpeculationExperimen
     Raises KeptError and KubeError.
     """
     spec = experiment.spec
-    there = await keeping.begun(hands.kube, raw)
+    there = await keeping.begun(hands.kube, raw, hands.defaults)
     if there is None:
+        for name in (BASELINE, SERVING, *(one.name for one in spec.variants)):
+            if await keeping.of_variant(hands.kube, raw, name):
+                raise keeping.lost(raw)
+        try:
+            plan(spec)
+        except PlanError as error:
+            return _invalid(str(error))
         if spec.cancel:
             return Step(Act.FINISH, Phase.CANCELLED, Reason.CANCELLED, "cancelled before it began")
         if spec.suspend:
@@ -60,38 +69,50 @@ async def begun_with(hands: Hands, raw: Object, experiment: SpeculationExperimen
         if isinstance(found, Step):
             return found
         assert serving is not None
-        await keeping.begin(hands.kube, experiment, serving, raw)
-        there = experiment, found
-    first, serving_then = there
-    if first.spec.model_dump(exclude=FREE) != spec.model_dump(exclude=FREE):
+        try:
+            plan(spec, Costs(gpus=variants.gpus_of(found.spec)))
+        except PlanError as error:
+            return _invalid(str(error))
+        await keeping.begin(hands.kube, experiment, hands.defaults, serving, raw)
+        there = Beginning(experiment, found, hands.defaults)
+    serving_then = there.serving
+    if there.experiment.spec.model_dump(exclude=FREE) != spec.model_dump(exclude=FREE):
         text = "the spec was changed after it began: put it back, or delete the experiment and make another"
-        return Verdict(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, text)
+        return _invalid(text)
+    # A budget that is less now ends it where it is spent; what was planned stays.
+    budget = max(spec.budget_gpu_minutes, there.experiment.spec.budget_gpu_minutes)
     try:
-        planned = plan(spec, Costs(gpus=variants.gpus_of(serving_then.spec)))
+        planned = plan(
+            spec.model_copy(update={"budget_gpu_minutes": budget}), Costs(gpus=variants.gpus_of(serving_then.spec))
+        )
     except PlanError as error:
-        return Verdict(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, str(error))
+        return _invalid(str(error))
     known = variants.of(spec, serving_then.spec)
     stored = {name: await keeping.of_variant(hands.kube, raw, name) for name in known}
     kept = {
-        name: one or Kept(shown.first(experiment, serving_then, planned, known[name], hands.defaults))
+        name: one or Kept(shown.first(experiment, serving_then, planned, known[name], there.defaults))
         for name, one in stored.items()
     }
-    absent = tuple(name for name, one in stored.items() if one is None)
-    return Begun(experiment, serving_then, planned, known, kept, absent)
+    for name in (name for name, one in stored.items() if one is None):
+        await keeping.keep(hands.kube, experiment.metadata, kept[name])
+    return Begun(experiment, serving_then, planned, known, there.defaults, kept)
 
 
 def judged(raw: Object) -> tuple[SpeculationExperiment | None, Verdict]:
-    """Whether its spec can be run at all; what it is run with is looked at when it begins."""
+    """Whether its spec can be run at all; its budget, and what it is run with, are looked at when it begins."""
     verdict = judgement(naming.KIND_EXPERIMENT, raw)
     if not verdict.status:
         return None, verdict
     experiment = SpeculationExperiment.model_validate({key: value for key, value in raw.items() if key != "status"})
     try:
         load.check(experiment.spec.load)
-        plan(experiment.spec)
-    except (load.LoadError, PlanError) as error:
-        return None, Verdict(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, str(error))
+    except load.LoadError as error:
+        return None, _invalid(str(error))
     return experiment, verdict
+
+
+def _invalid(text: str) -> Verdict:
+    return Verdict(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, text)
 
 
 def _of_serving(raw: Object | None, experiment: SpeculationExperiment, hands: Hands) -> SpeculativeServing | Step:
@@ -107,6 +128,17 @@ def _of_serving(raw: Object | None, experiment: SpeculationExperiment, hands: Ha
     wrong = list(variants.refusals(variants.of(experiment.spec, serving.spec)))
     if serving.spec.engine.multi_node:
         wrong.append("spec.engine.multiNode of the serving: an engine of an experiment is one pod")
+    wrong += _taken((serving.spec.engine.pod_template or {}).get("spec") or {})
     if wrong:
         return Step(Act.WAIT, Phase.PENDING, Reason.INCOMPATIBLE, "; ".join(wrong)[:1024])
     return serving
+
+
+def _taken(template: Mapping[str, Any]) -> list[str]:
+    """Names in engine.podTemplate of the serving that are those of what is put beside the engine."""
+    ours = {"containers": LOAD_CONTAINER, "initContainers": LOAD_CONTAINER, "volumes": PROMPTS_VOLUME}
+    return [
+        f"spec.engine.podTemplate.spec.{field} of the serving has one named {name}: the name is an experiment's own"
+        for field, name in ours.items()
+        if any(one.get("name") == name for one in template.get(field) or [])
+    ]

@@ -171,5 +171,5 @@ def test_turns_are_those_of_the_plan() -> None:
 def test_while_something_is_left_nothing_starts() -> None:
     world = World([], 10_000)
     s = world.situation()
-    waits = decide(Situation(**{**s.__dict__, "remains": True}))
+    waits = decide(Situation(**{**s.__dict__, "remains": "Pod x"}))
     assert (waits.act, waits.phase) == (Act.WAIT, Phase.RUNNING)

@@ -141,10 +141,11 @@ def test_whatever_a_pod_says_is_read(pod: dict[str, Any], lines: list[Line] | No
     seen.merged(result, lines or (), ((), ()), pod)
 
 
-@given(JUNK)
-def test_a_job_of_another_label_is_none_of_ours(label: Any) -> None:
-    found = seen.visit_of({"metadata": {"labels": {naming.LABEL_VISIT: label}}}, 4)
-    assert found is None or 0 <= found < 4
+@given(st.text(max_size=6) | st.integers(0, 9).map(str))
+def test_a_job_is_of_the_visit_that_its_name_says(last: str) -> None:
+    found = seen.visit_of({"metadata": {"name": f"which-visit-{last}"}}, "which", 4)
+    assert found == {"0": 0, "1": 1, "2": 2, "3": 3}.get(last.lstrip("0") or last[-1:])
+    assert seen.visit_of({"metadata": {"name": f"other-visit-{last}"}}, "which", 4) is None
 
 
 def window(load: int, **fields: Any) -> Window:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.status_experiment import Phase
 from paceline_operator.experiment import progress
@@ -26,14 +27,20 @@ SLOWEST, LOADING_SECONDS = 10.0, 300.0
 
 
 class Record(Fact):
-    """How one engine's turn ended."""
+    """One engine's turn: written when it holds its devices, and again when it ends."""
 
     round: Annotated[int, Field(ge=0, le=10_000)]
     began: Amount
     """Unix seconds: since when it held its devices."""
-    ended: Amount
+    ended: Amount | None = None
+    """None: it has its turn, or its Job vanished and nothing is known of that yet."""
     reason: str = Field(default="", max_length=1024)
     """Why something of it is missing."""
+
+    @property
+    def seconds(self) -> float:
+        """Never below 0, whatever the clock of a node said."""
+        return max(0.0, self.ended - self.began) if self.ended is not None else 0.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Running:
     """Why it will measure no more."""
     ended_at: float = 0.0
     load_ended: bool = False
+    finished: float | None = None
+    """When the last of its containers ended, by the clock that `began` is of; None: one runs."""
     waits_for: str = ""
     """Why it has not begun."""
 
@@ -76,13 +85,15 @@ class Situation:
     suspend: bool = False
     cancel: bool = False
     running: Running | None = None
-    remains: bool = False
-    """A Job or a pod of an earlier visit is not gone yet: what it held is not back."""
+    remains: str = ""
+    """What of an earlier visit is not gone yet, and what it held is not back."""
+    others: str = ""
+    """What has this experiment's label and is not its own: nobody knows what it holds."""
 
     @property
     def spent(self) -> float:
         """GPU-seconds of engines that ended."""
-        return sum(one.ended - one.began for many in self.records.values() for one in many) * self.gpus
+        return sum(one.seconds for many in self.records.values() for one in many) * self.gpus
 
 
 class Act(StrEnum):
@@ -113,7 +124,7 @@ def decide(s: Situation) -> Step:
     if s.running is not None:
         return _of_running(s, s.running)
     if s.remains:
-        text = "an earlier engine's pod is not gone yet: its memory comes back with it"
+        text = f"{s.remains} of an earlier engine is not gone yet: its memory comes back with it"
         return Step(Act.WAIT, Phase.RUNNING, Reason.MEASURING, text)
     if s.cancel:
         return Step(Act.FINISH, Phase.CANCELLED, Reason.CANCELLED, f"spec.cancel is true; {state(s)}")
@@ -124,6 +135,9 @@ def decide(s: Situation) -> Step:
         return Step(Act.FINISH, Phase.SUSPENDED, Reason.SUSPENDED, f"spec.suspend is true; {state(s)}")
     if why := progress.Budget(s.budget_gpu_minutes, s.spent / 60, s.gpus).refuses(0.0, _next_seconds(s)):
         return Step(Act.FINISH, Phase.OUT_OF_BUDGET, Reason.BUDGET_SPENT, f"{why}; {state(s)}")
+    if s.others:
+        text = f"{s.others} has the label {naming.LABEL_EXPERIMENT} of this experiment and is not its own: delete it"
+        return Step(Act.WAIT, Phase.RUNNING, Reason.CHILD_CONFLICT, text)
     visit = s.plan.visits[rest[0]]
     text = f"{visit.variant}, round {visit.round + 1} of {s.plan.rounds}; {state(s)}"
     return Step(Act.START, Phase.RUNNING, Reason.MEASURING, text, rest[0])
@@ -132,7 +146,7 @@ def decide(s: Situation) -> Step:
 def over(s: Situation, number: int) -> bool:
     """Whether a visit has its record."""
     visit = s.plan.visits[number]
-    return any(one.round == visit.round for one in s.records.get(visit.variant, ()))
+    return any(one.round == visit.round and one.ended is not None for one in s.records.get(visit.variant, ()))
 
 
 def state(s: Situation) -> str:
@@ -169,10 +183,11 @@ def _why_ended(s: Situation, running: Running) -> str:
         return f"it did not {what} within {s.start_seconds:.0f} s (engine.startupTimeoutSeconds){why}"
     if running.began is None:
         return ""
-    took = s.now - running.began
+    took = max(0.0, s.now - running.began)
     if s.spent + took * s.gpus > s.budget_gpu_minutes * 60:
         return f"spec.budgetGpuMinutes {s.budget_gpu_minutes:g} is spent"
-    if took > (limit := limit_seconds(s.plan, running.visit, s.start_seconds)):
+    limit = limit_seconds(s.plan, running.visit, s.start_seconds)
+    if took > limit or s.now > running.created + s.start_seconds + limit:  # the second where a node's clock is ahead
         return f"it had no end after {limit:.0f} s"
     return ""
 
@@ -186,7 +201,7 @@ def limit_seconds(plan: Plan, number: int, start_seconds: float) -> float:
 
 def _next_seconds(s: Situation) -> float:
     """Of the next visit: as long as the longest, or as the plan assumes."""
-    took = [one.ended - one.began for many in s.records.values() for one in many]
+    took = [one.seconds for many in s.records.values() for one in many if one.ended is not None]
     return max(took, default=s.plan.round_gpu_minutes * 60 / len(s.plan.variants) / s.gpus)
 
 

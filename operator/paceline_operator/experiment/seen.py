@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,26 +13,68 @@ from paceline_engine.trial.visit import Line
 from paceline_operator import naming
 from paceline_operator.clock import moment
 from paceline_operator.experiment.course import Running
+from paceline_operator.experiment.plan import Visit
 from paceline_operator.experiment.results import LengthPoint, LogWarning, Methods, VariantResult, Window
 from paceline_operator.resources import preflight
 from paceline_operator.resources.pod import CONTAINER
 from paceline_operator.resources.trial import LOAD_CONTAINER
-from paceline_operator.safety.incident import clean_title
+from paceline_operator.safety.incident import clean_title, printable
 
 Raw = Mapping[str, Any]
 CLIPPED = 300
+MOST_KINDS, MOST_KIND = 8, 64
+"""Kinds of failed requests that a window keeps, and characters of each: all windows of a variant fit a ConfigMap."""
 MOST_POINTS = 4096
 """Acceptance lengths that are kept of a variant, and warnings: the first."""
 
 
-def visit_of(job: Raw, planned: int) -> int | None:
-    """Its number in a plan of so many; None: it is of no visit of ours."""
-    text = str((job["metadata"].get("labels") or {}).get(naming.LABEL_VISIT, ""))
-    return int(text) if text.isdecimal() and int(text) < planned else None
+def visit_of(job: Raw, experiment: str, planned: int) -> int | None:
+    """Its number in a plan of so many, by its name, which nobody can change; None: it is of no visit of this plan."""
+    before, _, text = str(job["metadata"].get("name", "")).rpartition("-")
+    good = text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < planned
+    return int(text) if good and before == naming.child(experiment, naming.VISIT) else None
 
 
-def running(job: Raw, number: int, pod: Raw, lines: Sequence[Line] | None) -> Running:
-    """`pod`: the Job's, empty where there is none; `lines` None: its node does not answer, so nothing is known."""
+def of_visit(lines: Iterable[Line], visit: Visit) -> tuple[Line, ...]:
+    """What a load can say of this visit, once each and bounded: its log is written by whatever runs there."""
+    asked, warm = {one.load for one in visit.measurements}, set(visit.warm_up)
+    found: list[Line] = []
+    for line in lines:
+        window = line.window
+        if window and (window.round != visit.round or window.load not in asked):
+            continue
+        if line.warm and line.warm.load not in warm:
+            continue
+        if window:
+            asked.discard(window.load)
+            line = line.model_copy(update={"window": window.model_copy(update={"errors": _fewer(window.errors)})})
+        if line.warm:
+            warm.discard(line.warm.load)
+        if line.failed is not None:
+            line = line.model_copy(update={"failed": printable(line.failed)[:CLIPPED] or "it did not say why"})
+        if line.ready:
+            texts = {"version": printable(line.ready.version), "prompts": printable(line.ready.prompts)}
+            line = line.model_copy(update={"ready": line.ready.model_copy(update=texts)})
+        found.append(line)
+    return tuple(found)
+
+
+def differing(name: str, results: Mapping[str, VariantResult], said: Sequence[Line], pod: Raw) -> str:
+    """Why this turn cannot stand beside those before; empty where it can. Windows of two engines or two files of
+    prompts are not of one thing."""
+    versions, digests = _facts(said, pod)
+    before = results[name].methods
+    told = [("vLLM", versions.get("vllm"), before.versions.get("vllm"))]
+    told += [("the engine's image", digests.get("image"), before.digests.get("image"))]
+    prompts = [one.methods.digests["prompts"] for one in results.values() if "prompts" in one.methods.digests]
+    told += [("the file of prompts", digests.get("prompts"), prompts[0] if prompts else None)]
+    changed = [f"{what} is {now[:80]} and was {then[:80]}" for what, now, then in told if now and then and now != then]
+    return f"not as in turns before: {'; '.join(changed)}" if changed else ""
+
+
+def running(job: Raw, number: int, pod: Raw, lines: Sequence[Line] | None, not_made: str = "") -> Running:
+    """`pod`: the Job's, empty where there is none, and `not_made` why; `lines` None: its node does not answer, so
+    nothing is known."""
     said = lines or ()
     status = pod.get("status") or {}
     began = _seconds(status.get("startTime"))
@@ -45,7 +88,8 @@ def running(job: Raw, number: int, pod: Raw, lines: Sequence[Line] | None) -> Ru
     elif failed or (load and lines is not None):
         ended = failed or f"the load ended: {_how(load)}"
     elif _failed(job) or status.get("phase") == "Failed":
-        ended = _job_said(job) or str(status.get("message") or status.get("reason") or "its pod failed")[:CLIPPED]
+        why = printable(str(status.get("message") or status.get("reason") or "its pod failed"))
+        ended = _job_said(job) or why[:CLIPPED]
     return Running(
         visit=number,
         created=_seconds(job["metadata"].get("creationTimestamp")) or 0.0,
@@ -56,7 +100,8 @@ def running(job: Raw, number: int, pod: Raw, lines: Sequence[Line] | None) -> Ru
         ended=ended,
         ended_at=at,
         load_ended=not engine or bool(load) or not pod,
-        waits_for=_waits_for(pod),
+        finished=_finished(pod),
+        waits_for=printable(not_made)[:CLIPPED] or _waits_for(pod),
     )
 
 
@@ -97,17 +142,39 @@ def _with_end(window: Window, ended: float | None) -> Window:
 
 
 def _methods(methods: Methods, said: Sequence[Line], pod: Raw) -> Methods:
+    """What was seen first stays: another later one is `differing`."""
+    versions, digests = _facts(said, pod)
+    return methods.model_copy(
+        update={
+            "gpu": _gpu(pod) or methods.gpu,
+            "versions": versions | methods.versions,
+            "digests": digests | methods.digests,
+        }
+    )
+
+
+def _facts(said: Sequence[Line], pod: Raw) -> tuple[dict[str, str], dict[str, str]]:
+    """Versions, and digests."""
     ready = next((line.ready for line in said if line.ready), None)
     image = str(_container(pod, CONTAINER).get("imageID") or "")[:1024]
     versions = {"vllm": ready.version} if ready and ready.version else {}
     digests = {"prompts": ready.prompts} if ready and ready.prompts else {}
-    return methods.model_copy(
-        update={
-            "gpu": _gpu(pod) or methods.gpu,
-            "versions": methods.versions | versions,
-            "digests": methods.digests | digests | ({"image": image} if image else {}),
-        }
-    )
+    return versions, digests | ({"image": image} if image else {})
+
+
+def _fewer(errors: Mapping[str, int]) -> dict[str, int]:
+    """The same failures, of the most frequent kinds."""
+    found: Counter[str] = Counter()
+    for place, (kind, count) in enumerate(sorted(errors.items(), key=lambda one: -one[1])):
+        found[printable(kind)[:MOST_KIND] if place < MOST_KINDS else "others"] += count
+    return dict(found)
+
+
+def _finished(pod: Raw) -> float | None:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    ends = [_seconds(((one.get("state") or {}).get("terminated") or {}).get("finishedAt")) for one in statuses]
+    known = [one for one in ends if one is not None]
+    return max(known) if known and len(known) == len(ends) else None
 
 
 def _gpu(pod: Raw) -> str:
@@ -134,7 +201,7 @@ def _ended(pod: Raw, name: str) -> Raw:
 
 def _how(ended: Raw) -> str:
     lines = [line for line in str(ended.get("message") or "").splitlines() if line.strip()]
-    last = f": {clean_title(lines[-1].strip())[:CLIPPED]}" if lines else ""
+    last = f": {printable(clean_title(lines[-1].strip()))[:CLIPPED]}" if lines else ""
     return f"{ended.get('reason') or 'Unknown'}, exit code {ended.get('exitCode')}{last}"
 
 
@@ -153,7 +220,7 @@ def _failed(job: Raw) -> bool:
 def _job_said(job: Raw) -> str:
     for one in (job.get("status") or {}).get("conditions") or []:
         if one.get("type") == "Failed" and one.get("status") == "True":
-            return f"its Job failed: {one.get('reason')}: {one.get('message') or ''}"[:CLIPPED]
+            return printable(f"its Job failed: {one.get('reason')}: {one.get('message') or ''}")[:CLIPPED]
     return ""
 
 
@@ -164,11 +231,11 @@ def _waits_for(pod: Raw) -> str:
     status = pod.get("status") or {}
     for one in status.get("conditions") or []:
         if one.get("type") == "PodScheduled" and one.get("status") == "False":
-            return f"{one.get('reason')}: {one.get('message') or ''}"[:CLIPPED]
+            return printable(f"{one.get('reason')}: {one.get('message') or ''}")[:CLIPPED]
     for one in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         waiting = (one.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
-            return f"{one.get('name')}: {waiting['reason']}: {waiting.get('message') or ''}"[:CLIPPED]
+            return printable(f"{one.get('name')}: {waiting['reason']}: {waiting.get('message') or ''}")[:CLIPPED]
     return ""
 
 

@@ -31,6 +31,8 @@ GRACE_SECONDS = 30
 MARGIN_SECONDS = 600
 """Beyond every limit of the operator's: this one is for its absence."""
 ORDER = {"name": "CUDA_DEVICE_ORDER", "value": "PCI_BUS_ID"}
+OF_ENGINE = ("image", "imagePullPolicy", "securityContext")
+"""Fields of the load's container that are the engine's, where podTemplate leaves it any."""
 RESOURCES = {"requests": {"cpu": "500m", "memory": "1Gi"}}
 ALONE = ({"name": "VLLM_PLUGINS", "value": ""}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"})
 """The load needs neither a plugin of vLLM's nor a device."""
@@ -89,8 +91,11 @@ def job(
     load = _load(engine, asked, prompts, spec)
     engine.pop("lifecycle", None)  # nobody has to hear that it leaves
     engine["args"] = [*engine.get("args", []), *([] if QUIET in engine.get("args", []) else [QUIET])]
-    engine["env"] = [*(one for one in engine.get("env", []) if one["name"] != ORDER["name"]), ORDER]
+    engine["env"] = [*(one for one in engine.get("env", []) if one.get("name") != ORDER["name"]), ORDER]
+    overridden = (spec.engine.pod_template or {}).get("spec") or {}
     changes = {
+        # The serving's own account goes with it, and is not there while it is suspended. No token is mounted.
+        "serviceAccountName": overridden.get("serviceAccountName") or "default",
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "volumes": [pod.PLUGIN_VOLUME, *_volumes(prompts)],
@@ -121,19 +126,17 @@ def _load(engine: Mapping[str, Any], asked: Asked, prompts: Prompts, spec: Servi
     plugin = Plugin(injection=PluginInjection.NONE)
     without = spec.model_copy(update={"engine": spec.engine.model_copy(update={"plugin": plugin})})
     names = {one["name"] for one in ALONE}
-    env = [one for one in cache.with_plugin(without, engine.get("env", [])) if one["name"] not in names]
+    env = [one for one in cache.with_plugin(without, engine.get("env", [])) if one.get("name") not in names]
     mounts = cache.plugin_mounted(without, engine.get("volumeMounts", []))
     prompted = [] if prompts.random else [_mount(prompts)]
     return copy.deepcopy(
         {
             "name": LOAD_CONTAINER,
-            "image": engine["image"],
-            **({"imagePullPolicy": engine["imagePullPolicy"]} if "imagePullPolicy" in engine else {}),
+            **{name: engine[name] for name in OF_ENGINE if name in engine},
             "command": ["python3", "-m", "paceline_engine.trial"],
             "args": ["--visit", literal(asked.visit.model_dump_json(by_alias=True))],
             "env": [*env, *ALONE],
             "resources": RESOURCES,
-            "securityContext": engine["securityContext"],
             "volumeMounts": [*mounts, *prompted],
         }
     )

@@ -36,6 +36,8 @@ _URL_USER = re.compile(r"(\w+://)[^/@\s]+@")
 _QUOTED = re.compile(r"'[^']{24,}'|\"[^\"]{24,}\"")
 """Longer than names of files' last parts, options and types are."""
 _ARGUMENT_VALUE = re.compile(r"(?i)(--[\w-]*(?:key|token|secret|password)[\w-]*[= ])\S+")
+_ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])?")
+"""ECMA-48: control sequences, strings of the operating system's, and what has two characters."""
 _NAME_SECRET = re.compile(r"(?i)key|token|secret|password|credential")
 
 
@@ -72,6 +74,11 @@ def kept_lines(log: str) -> tuple[tuple[str, ...], int]:
     kept = [clean(line) for line in lines if _worth(line)]
     last = tuple(line[:MAX_LINE] for line in kept[-MAX_LINES:])
     return last, len(lines) - len(last)
+
+
+def printable(text: str) -> str:
+    """One line of `text` that does nothing to a terminal."""
+    return "".join(one if one.isprintable() else " " for one in _ESCAPE.sub("", text)).strip()
 
 
 def clean(text: str) -> str:
