@@ -30,6 +30,7 @@ from paceline_operator.cli.cluster import (
     serving_of,
     servings_in,
 )
+from paceline_operator.safety.incident import printable
 from paceline_operator.verdicts import status_of
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def laid_out(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Columns as kubectl sets them: no lines, no colours that mean something."""
     laid = Table(*head, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for row in rows:
-        laid.add_row(*(Text(cell) for cell in row))
+        laid.add_row(*(Text(printable(cell)) for cell in row))
     return laid
 
 

@@ -11,7 +11,7 @@ from paceline_operator import naming
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.cli.cluster import Context, Form, Namespace, Object, Serving, Where, reach, serving_of
 from paceline_operator.cli.get import show
-from paceline_operator.safety.incident import read
+from paceline_operator.safety.incident import printable, read
 from paceline_operator.verdicts import status_of
 
 if TYPE_CHECKING:
@@ -54,9 +54,10 @@ def shown(
         raise typer.Exit(2)
     for key, value in mine.items():
         if key == "log" and isinstance(value, list):
-            typer.echo("log:\n  " + "\n  ".join(map(str, value)))
+            typer.echo("log:\n  " + "\n  ".join(printable(str(line)) for line in value))
         else:
-            typer.echo(f"{key}: {value if isinstance(value, str | int) else json.dumps(value, ensure_ascii=False)}")
+            text = value if isinstance(value, str | int) else json.dumps(value, ensure_ascii=False)
+            typer.echo(printable(f"{key}: {text}"))
 
 
 @incidents.command()

@@ -24,6 +24,7 @@ from paceline_operator.experiment.results import VariantResult
 from paceline_operator.local.mistake import UserError
 from paceline_operator.local.trial import files, record
 from paceline_operator.local.trial.run import Options, planned
+from paceline_operator.safety.incident import printable
 
 
 def watch(
@@ -54,7 +55,7 @@ def watch(
 def _look(given: str, where: Where) -> tuple[Group, bool]:
     """At an experiment of the cluster."""
     folder, status = stored.brought("experiment watch", given, where)
-    lines = [Text(line) for line in stored.state(given, status)]
+    lines = [Text(printable(line)) for line in stored.state(given, status)]
     table = [_table(*_read(folder)[1:])] if (folder / files.KEPT).exists() else []
     return Group(*table, *lines), status.phase in ENDED
 
@@ -66,7 +67,7 @@ def look(folder: Path) -> tuple[Group, bool]:
     state = progress.state(plan, results) if there else "nothing measured yet"
     whole = bool(there) and progress.whole(plan, results)
     lines = [Text(f"{name}: {state}; {plan.message}")]
-    lines += [Text(f"missing of {one.variant}: {text}") for one in results.values() for text in one.missing]
+    lines += [Text(printable(f"missing of {one.variant}: {text}")) for one in results.values() for text in one.missing]
     return Group(_table(plan, results), *lines), whole
 
 

@@ -51,7 +51,7 @@ def of_visit(lines: Iterable[Line], visit: Visit) -> tuple[Line, ...]:
         if line.warm:
             warm.discard(line.warm.load)
         if line.failed is not None:
-            line = line.model_copy(update={"failed": printable(line.failed)[:CLIPPED] or "it did not say why"})
+            line = line.model_copy(update={"failed": printable(line.failed).strip()[:CLIPPED] or "it did not say why"})
         if line.ready:
             texts = {"version": printable(line.ready.version), "prompts": printable(line.ready.prompts)}
             line = line.model_copy(update={"ready": line.ready.model_copy(update=texts)})

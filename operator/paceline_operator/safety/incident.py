@@ -78,12 +78,12 @@ def kept_lines(log: str) -> tuple[tuple[str, ...], int]:
 
 def printable(text: str) -> str:
     """One line of `text` that does nothing to a terminal."""
-    return "".join(one if one.isprintable() else " " for one in _ESCAPE.sub("", text)).strip()
+    return "".join(one if one.isprintable() else " " for one in _ESCAPE.sub("", text))
 
 
 def clean(text: str) -> str:
     """`text` without what looks like a secret, a user in an address, or a long quoted value."""
-    text = _URL_USER.sub(r"\1…@", _SECRET.sub("…", text))
+    text = _URL_USER.sub(r"\1…@", _SECRET.sub("…", printable(text)))
     return _QUOTED.sub("'…'", _ARGUMENT_VALUE.sub(r"\1…", text))
 
 
