@@ -6,23 +6,23 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
-from paceline_engine.trial.visit import Line, Measurement, Visit, read
+from paceline_engine.trial.visit import Measurement, Visit
 from paceline_operator import act, events, naming, verdicts
 from paceline_operator import experimenting_kept as keeping
+from paceline_operator import experimenting_look as looking
 from paceline_operator.api.base import ObjectMeta
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.status_experiment import ENDED, ExperimentStatus, Phase
-from paceline_operator.clients.kube import ConflictError, ForbiddenError, InvalidError, KubeError, Object
+from paceline_operator.clients.kube import ConflictError, ForbiddenError, InvalidError, Object
 from paceline_operator.clock import rfc3339
 from paceline_operator.draft import Hands
-from paceline_operator.experiment import course, enginelog, load, progress, seen, shown, variants
+from paceline_operator.experiment import course, load, progress, seen, shown, variants
 from paceline_operator.experiment.course import Act, Record, Running, Situation, Step
-from paceline_operator.experiment.plan import Plan
 from paceline_operator.experimenting_begin import Begun, begun_with, judged
 from paceline_operator.experimenting_kept import Kept, KeptError
+from paceline_operator.experimenting_look import Look
 from paceline_operator.resources import trial
 from paceline_operator.resources.pod import CONTAINER
 from paceline_operator.safety.incident import printable
@@ -36,8 +36,6 @@ SOON_SECONDS = 1.0
 """After something was done."""
 PENDING_SECONDS = 30.0
 """Between two looks for what is waited for."""
-LOG_LINES, LOG_BYTES = 20_000, 4 * 1024 * 1024
-"""Of an engine's log: what it compiled, and acceptance lengths every ten seconds."""
 ENGINE = f"http://127.0.0.1:{naming.SERVING_PORT}"
 TRUST = "--trust-remote-code"
 REFUSED = (InvalidError, ForbiddenError)
@@ -53,21 +51,6 @@ class PassResult:
 
     after: float | None = None
     gone: bool = False
-
-
-@dataclass(frozen=True)
-class Look:
-    """The Job that runs, with its pod and what is said."""
-
-    job: Object
-    number: int
-    """In the plan."""
-    pod: Object
-    """Empty where there is none."""
-    lines: tuple[Line, ...] | None
-    """None: its node does not answer."""
-    not_made: str = ""
-    """Why it has no pod."""
 
 
 class ExperimentPass:
@@ -117,7 +100,7 @@ class ExperimentPass:
     async def _end_all(self, raw: Object, reason: str) -> None:
         """End its Jobs, whatever else there is of it."""
         for job in await self._kube.list("Job", self._namespace, {naming.LABEL_EXPERIMENT: self._name}):
-            if _owner(job) == raw["metadata"]["uid"]:
+            if looking.owner(job) == raw["metadata"]["uid"]:
                 await self._end(raw, job, reason)
 
     async def _end(self, raw: Object, job: Object, reason: str) -> None:
@@ -129,16 +112,13 @@ class ExperimentPass:
                 await keeping.keep(self._kube, ObjectMeta.model_validate(raw["metadata"]), now_closed)
         except (KeptError, *REFUSED) as error:
             logger.warning("Turn of an engine not recorded: object=%s/%s error=%s", self._namespace, self._name, error)
-        await self._delete(job)
-
-    async def _delete(self, job: Object) -> None:
-        await self._kube.delete("Job", self._namespace, job["metadata"]["name"], job["metadata"]["uid"])
+        await looking.delete(self._kube, job)
 
     def _now(self) -> float:
         return self._hands.clock.now().timestamp()
 
     async def _advance(self, raw: Object, before: ExperimentStatus, accepted: Verdict, begun: Begun) -> PassResult:
-        look, remains, others = await self._look(raw, begun.plan)
+        look, remains, others = await looking.look(self._kube, raw, begun.plan)
         situation, kept, log = await self._situation(begun, look, remains, others)
         step = course.decide(situation)
         if step.act is Act.END and situation.running:
@@ -152,58 +132,10 @@ class ExperimentPass:
         except REFUSED as error:
             waits = Step(Act.WAIT, Phase.PENDING, Reason.APPLY_FAILED, _said(error))
         if step.act in (Act.END, Act.CLEAR) and look:
-            await self._delete(look.job)
+            await looking.delete(self._kube, look.job)
         step = waits or step
         fields = await asyncio.to_thread(shown.fields, situation, step)
         return await self._say(raw, before, accepted, step, fields)
-
-    async def _look(self, raw: Object, planned: Plan) -> tuple[Look | None, str, str]:
-        """What runs, what of an earlier engine is still there, and what is not this experiment's and says it is."""
-        labels = {naming.LABEL_EXPERIMENT: self._name}
-        jobs = await self._kube.list("Job", self._namespace, labels)
-        pods = await self._kube.list("Pod", self._namespace, labels)
-        mine = [job for job in jobs if _owner(job) == raw["metadata"]["uid"]]
-        for job in mine:
-            if "deletionTimestamp" in job["metadata"]:
-                continue
-            number = seen.visit_of(job, self._name, len(planned.visits))
-            if number is None:  # spec.repetitions was more before
-                await self._delete(job)
-                continue
-            of_it = [one for one in pods if _owner(one) == job["metadata"]["uid"]]
-            pod = of_it[0] if of_it else {}
-            text = await self._log(pod, trial.LOAD_CONTAINER)
-            said = None if text is None else seen.of_visit(read(text), planned.visits[number])
-            return Look(job, number, pod, said, "" if pod else await self._not_made(job)), "", ""
-        uids = {job["metadata"]["uid"] for job in mine}
-        foreign = {job["metadata"]["uid"] for job in jobs} - uids
-        # A pod whose Job is gone goes with it.
-        theirs = [one for one in pods if _owner(one) in foreign or not _owner(one)]
-        own = [*_called("pod", [one for one in pods if one not in theirs]), *_called("Job", mine)]
-        others = [*_called("Job", [job for job in jobs if job not in mine]), *_called("pod", theirs)]
-        return None, next(iter(own), ""), next(iter(others), "")
-
-    async def _not_made(self, job: Object) -> str:
-        """Why the Job's controller could not make its pod; the newest event alone says it."""
-        fields = f"involvedObject.uid={job['metadata']['uid']},reason=FailedCreate"
-        found = await self._kube.list("Event", self._namespace, {}, fields)
-        newest = max(found, key=lambda one: str(one.get("lastTimestamp") or ""), default={})
-        return str(newest.get("message") or "")
-
-    async def _log(self, pod: Object, container: str) -> str | None:
-        """Empty where the container has not begun; None where its node does not answer."""
-        status = (pod.get("status") or {}).get("containerStatuses") or []
-        state = next((one.get("state") or {} for one in status if one.get("name") == container), {})
-        if not (state.get("running") or state.get("terminated")):
-            return ""
-        name = pod["metadata"]["name"]
-        try:
-            return await self._kube.log(
-                self._namespace, name, container, previous=False, lines=LOG_LINES, limit=LOG_BYTES
-            )
-        except KubeError as error:
-            logger.warning("Log not read: pod=%s container=%s error=%s", name, container, error)
-            return None
 
     async def _situation(
         self, begun: Begun, look: Look | None, remains: str, others: str
@@ -228,7 +160,7 @@ class ExperimentPass:
             known = {(window.load, window.round) for window in one.result.windows}
             fresh = any(line.window and (line.window.load, line.window.round) not in known for line in said)
             if not other and (fresh or running.done or running.ended):
-                merged = seen.merged(one.result, said, await self._read(look.pod), look.pod)
+                merged = seen.merged(one.result, said, await looking.log(self._kube, look.pod), look.pod)
                 kept[name] = replace(one, result=shown.with_requests(merged, seen.requests(said)))
         spec = begun.experiment.spec
         situation = Situation(
@@ -246,10 +178,6 @@ class ExperimentPass:
             others=others,
         )
         return situation, kept, fresh
-
-    async def _read(self, pod: Object) -> Any:
-        began, text = seen.started(pod), await self._log(pod, CONTAINER)
-        return enginelog.read((text or "").splitlines(), datetime.fromtimestamp(began or 0.0, UTC))
 
     def _ended(
         self, s: Situation, kept: dict[str, Kept], running: Running, step: Step
@@ -347,12 +275,3 @@ class ExperimentPass:
 
 def _said(error: object) -> str:
     return printable(str(error))[:LONGEST]
-
-
-def _called(kind: str, items: list[Object]) -> list[str]:
-    return [f"{kind} {item['metadata']['name']}" for item in items]
-
-
-def _owner(item: Object) -> str:
-    owners = item["metadata"].get("ownerReferences") or []
-    return str(next((one["uid"] for one in owners if one.get("controller")), ""))
