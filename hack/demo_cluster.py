@@ -189,7 +189,9 @@ def _decided(tale: Tale, scene: Scene) -> None:
         (tuned, reason), steps = scene.condition("Tuned"), scene.state()["stepsByK"]
         tale.say(f"Tuned {tuned} ({reason}); steps by k: {json.dumps(steps)}")
         time.sleep(EVERY_SECONDS)
-    raise TimeoutError(f"k was not retuned within {DECIDED_SECONDS:.0f} s: {json.dumps(scene.status(), indent=1)}")
+    late = TimeoutError(f"k was not retuned within {DECIDED_SECONDS:.0f} s")
+    late.add_note(f"status: {json.dumps(scene.status(), indent=1)}")
+    raise late
 
 
 def _acts(scene: Scene) -> bool:
