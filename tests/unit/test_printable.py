@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from paceline_operator.cli import incidents
 from paceline_operator.cli.get import laid_out
+from paceline_operator.experiment import enginelog
 from paceline_operator.safety.incident import clean, kept_lines, printable
 
 EVIL = "a\x1b[2J\x1b[31mb\x1b]0;title\x07c\x9b2J\r\nd\x00"
@@ -33,6 +35,13 @@ def test_log_lines_are_kept_without_them() -> None:
     lines, _ = kept_lines('  File "\x1b[31mx.py", line 3, in f\nValueError: \x1b[2Jno\n')
     assert lines == ('  File "x.py", line 3, in f', "ValueError: no")
     assert "\x1b" not in clean(EVIL)
+
+
+def test_names_of_kernels_are_without_them() -> None:
+    head = "\x1b[0;36m(EngineCore)\x1b[0;0m WARNING 01-02 00:00:05 [jit_monitor.py:1]"
+    line = f"{head} Triton kernel JIT compilation during inference: \x1b[2Jk\x1b]0;x\x07ernel"
+    (found,), _ = enginelog.read([line], datetime(2026, 1, 1, tzinfo=UTC))
+    assert found.kernel == "kernel"
 
 
 def test_a_table_shows_none() -> None:

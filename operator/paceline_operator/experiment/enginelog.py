@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pydantic import ValidationError
 
 from paceline_operator.experiment.results import LengthPoint, LogWarning
+from paceline_operator.safety.incident import printable
 
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 HEAD = re.compile(r"\b[A-Z]+ (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) \[[^\]]*\] (.*)")
 """vllm/logger.py: level, month-day and time without a year, file and line, message."""
 COMPILED = re.compile(r"(.{1,100}?) during inference: ([^\s(]+)")
@@ -30,7 +30,7 @@ def read(lines: Iterable[str], started: datetime) -> tuple[tuple[LogWarning, ...
     warnings: list[LogWarning] = []
     lengths: list[LengthPoint] = []
     for line in lines:
-        head = HEAD.search(COLOURS.sub("", line[:LONGEST_LINE]))
+        head = HEAD.search(printable(line[:LONGEST_LINE]))
         at = _time(head, started) if head else None
         if head is None or at is None:
             continue
