@@ -58,7 +58,7 @@ async def retune(
     targets: Sequence[Target],
     pods: Sequence[Object],
 ) -> Retuned:
-    """One pass of the tuner over `targets`; before its interval is over only where settings, pods or the profile changed.
+    """One pass of the tuner over `targets`; before its interval is over only where one of these or the profile changed.
 
     `spec`, which the pods were booted with, is what `settings` are of.
 
