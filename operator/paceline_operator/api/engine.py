@@ -15,6 +15,11 @@ DEV_MODE = "VLLM_SERVER_DEV_MODE"
 """Opens routes that run code in the workers, without a key (vLLM: entrypoints/serve/__init__.py): never set."""
 
 
+def identified(items: object, key: str) -> bool:
+    """Whether these are a list whose items can be told apart by `key`, as those that podTemplate merges are."""
+    return isinstance(items, list) and all(isinstance(item, dict) and isinstance(item.get(key), str) for item in items)
+
+
 class Device(StrEnum):
     """What the engine computes on."""
 

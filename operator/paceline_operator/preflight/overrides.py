@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from paceline_operator.api.engine import DEV_MODE, Engine
+from paceline_operator.api.engine import DEV_MODE, Engine, identified
 
 QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d+)?")
 """As Kubernetes reads them (apimachinery, api/resource/quantity.go); none below 0. The API server answers another text
@@ -58,7 +58,7 @@ def _lists(pod: dict[str, Any]) -> Iterator[str]:
             yield f"{where} is null: the engine's container cannot be removed"
         elif items is not None and not isinstance(items, list):
             yield f"{where} must be a list"
-        elif items and not _told_apart(items, "name"):
+        elif items and not identified(items, "name"):
             yield f"{where} has an item without a name; items are merged by name (the engine's container is `engine`)"
         else:
             yield from _containers(items or [], where)
@@ -74,7 +74,7 @@ def _containers(items: list[dict[str, Any]], where: str) -> Iterator[str]:
             value = item.get(field, [])
             if value is None and ours:
                 yield f"{at}.{field} is null: the engine needs what is rendered there; leave it out"
-            elif value is not None and not _told_apart(value, key):
+            elif value is not None and not identified(value, key):
                 yield f"{at}.{field} must be a list of maps, each with its {key}"
         env = item.get("env")
         if isinstance(env, list) and any(isinstance(one, dict) and one.get("name") == DEV_MODE for one in env):
@@ -83,10 +83,6 @@ def _containers(items: list[dict[str, Any]], where: str) -> Iterator[str]:
             for field in RENDERED:
                 if field in item:
                     yield f"{at}.{field} replaces vLLM's arguments: use spec.engine.extraArgs"
-
-
-def _told_apart(items: Any, key: str) -> bool:
-    return isinstance(items, list) and all(isinstance(one, dict) and isinstance(one.get(key), str) for one in items)
 
 
 def _dev_mode(where: str) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline_operator.api.engine import identified
+
 IDENTITY = {"volumeMounts": "mountPath"}
 """Key that tells the items of a list apart, by the list's field; `name` elsewhere. A volume may be mounted twice."""
 UNIONS = frozenset({"env", "volumes"})
@@ -24,9 +26,9 @@ def merge(base: Any, override: Any, *, field: str = "") -> Any:
         return _merge_maps(base if isinstance(base, dict) else {}, override)
     if isinstance(override, list):
         key = IDENTITY.get(field, "name")
-        if not _identified(override, key):
+        if not identified(override, key):
             return [merge(None, item) for item in override]
-        items = base if _identified(base, key) else []
+        items = base if identified(base, key) else []
         return _merge_items(items, override, key, whole=field in UNIONS)
     return override
 
@@ -39,10 +41,6 @@ def _merge_maps(base: dict[str, Any], override: dict[str, Any]) -> dict[str, Any
         else:
             merged[key] = merge(base.get(key), value, field=key)
     return merged
-
-
-def _identified(items: Any, key: str) -> bool:
-    return isinstance(items, list) and all(isinstance(item, dict) and isinstance(item.get(key), str) for item in items)
 
 
 def _merge_items(
