@@ -121,13 +121,7 @@ class Measurer:
             if self._gone():
                 return window.model_copy(update={"fault_seconds": window.seconds})
             return window
-        return window.model_copy(
-            update={
-                "server": server.latency,
-                "prefix_cache_hit_rate": server.prefix_cache_hit_rate,
-                "acceptance": server.acceptance or window.acceptance,
-            }
-        )
+        return server.beside(window)
 
     def _check(self, what: str) -> None:
         if self._gone():

@@ -10,7 +10,7 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from paceline_engine.trial.facts import Acceptance, Latency, Quantiles, ResultError
+from paceline_engine.trial.facts import Acceptance, Latency, Quantiles, ResultError, Window
 
 HISTOGRAMS = {
     "ttft": "vllm:time_to_first_token_seconds",
@@ -39,6 +39,16 @@ class ServerSide:
     """Quantiles are linear within a bucket; beyond the last finite edge, that edge."""
     prefix_cache_hit_rate: float | None
     acceptance: Acceptance | None
+
+    def beside(self, window: Window) -> Window:
+        """`window`, which clients measured, with this."""
+        return window.model_copy(
+            update={
+                "server": self.latency,
+                "prefix_cache_hit_rate": self.prefix_cache_hit_rate,
+                "acceptance": self.acceptance or window.acceptance,
+            }
+        )
 
 
 @dataclass

@@ -95,13 +95,7 @@ class Measurer:
                 return window.model_copy(update={"fault_seconds": max(0.0, engine.ended_at - window.started_at)})
             self._say(f"{engine.variant.name}: the server's side of a window is missing: {error}")
             return window
-        return window.model_copy(
-            update={
-                "server": server.latency,
-                "prefix_cache_hit_rate": server.prefix_cache_hit_rate,
-                "acceptance": server.acceptance or window.acceptance,
-            }
-        )
+        return server.beside(window)
 
     def check(self, engine: Engine) -> None:
         """Raises EngineFailedError where it has ended."""
