@@ -18,6 +18,7 @@ from paceline_operator.api.conditions import Reason
 from paceline_operator.clients import bounded
 from paceline_operator.clients import prometheus as module
 from paceline_operator.clients.prometheus import PrometheusClient
+from paceline_operator.clients.wire import Wire
 from paceline_operator.history import Absence, Load
 from paceline_operator.history.answer import seconds
 from paceline_operator.history.question import Question
@@ -145,6 +146,10 @@ def silent(handler: BaseHTTPRequestHandler, over: threading.Event) -> None:
     over.wait(10)
 
 
+def says_nothing(handler: BaseHTTPRequestHandler, over: threading.Event) -> None:
+    over.wait(10)
+
+
 def drips(handler: BaseHTTPRequestHandler, over: threading.Event) -> None:
     handler.send_response(200)
     handler.send_header("Content-Length", "1000000")
@@ -193,6 +198,21 @@ async def test_one_that_is_silent_or_drips_is_left_in_time_and_its_thread_ends(
         assert time.monotonic() - began < 3.0
         await until(lambda: threads() == 0)
     finally:
+        over.set()
+
+
+@pytest.mark.parametrize("behave", [silent, says_nothing], ids=["body", "head"])
+def test_a_late_part_is_late_also_where_the_socket_tells_before_the_deadline_does(
+    server: Server, behave: Callable[[BaseHTTPRequestHandler, threading.Event], None]
+) -> None:
+    over, wire = threading.Event(), Wire()
+    server.behave = lambda handler: behave(handler, over)
+    try:
+        found = PrometheusClient()._ask(server.url, asked(server.url, 0.2), NOW, wire)
+        assert isinstance(found, Absence)
+        assert found.reason is Reason.HISTORY_TIMEOUT, found.message
+    finally:
+        wire.cut()
         over.set()
 
 

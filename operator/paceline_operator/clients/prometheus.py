@@ -99,8 +99,10 @@ class PrometheusClient:
             return self._asked(url, asked, now, wire)
         except Exception as error:  # deep JSON, an address that is none: whatever it is, history has its reason
             import requests
+            from urllib3.exceptions import TimeoutError as BodyTimeout
 
-            if isinstance(error, requests.Timeout):
+            # requests tells of a late head; the body is read below it, where urllib3 tells
+            if isinstance(error, requests.Timeout | BodyTimeout):
                 return _late(url, asked)
             text = "cannot be connected to" if isinstance(error, requests.ConnectionError) else _brief(error)
             return Absence(Reason.HISTORY_ERROR, f"{_shown(url)}: {text}")
