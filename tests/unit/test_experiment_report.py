@@ -78,6 +78,11 @@ def test_each_variant_gets_its_sentence() -> None:
     assert build(once).conclusions[0] == (
         "serving: no difference shown at 4 (1.70×); it takes two rounds with clean windows to show one"
     )
+    noisy = tuple(one.model_copy(update={"windows": results()[0].windows}) for one in results())
+    unsure = build((noisy[0], noisy[1].model_copy(update={"windows": (window(99, 0), window(105, 1))})))
+    assert unsure.conclusions == ("serving: no difference shown at 4 (1.01×; one of 122.1 % would be)",)
+    wild = build((noisy[0], noisy[1].model_copy(update={"windows": (window(40, 0), window(250, 1))})))
+    assert wild.conclusions == ("serving: no difference shown at 4 (1.00×; only a multiple would be)",)
     alone = results()
     nothing = (alone[0].model_copy(update={"windows": ()}), *alone[1:])
     assert build(nothing).conclusions[0] == "serving: not compared, no load was measured with the baseline"

@@ -15,9 +15,9 @@ from paceline_operator.experiment.verdict import Basis, Comparison, Judge, Word
 CLASSES = {Word.BETTER: "better", Word.WORSE: "worse", Word.NO_DIFFERENCE: "none"}
 PICTURES = {
     "by-load": "Throughput and TPOT by load",
-    "pareto": "What a user gets against what a GPU gives",
+    "pareto": "What a user gets against what a device gives",
     "positions": "Acceptance by position",
-    "lengths": "Acceptance length over time",
+    "lengths": "Acceptance length over time; where a window begins is its load, in requests in flight",
 }
 GIB = 2**30
 Head = Sequence[str | tuple[str, str]]
@@ -32,7 +32,8 @@ th,td{padding:.28rem .55rem;border-bottom:1px solid #e5e7eb;text-align:right;ver
 th{color:#374151;border-bottom:2px solid #9ca3af}td:first-child,th:first-child,td.text,th.text{text-align:left}
 td.text{white-space:normal;min-width:9rem}
 h3{font-size:.95rem;margin:1rem 0 .2rem}.better{color:#00694c;font-weight:600}.worse{color:#b03a00;font-weight:600}
-.none{color:#4b5563}figure{margin:1rem 0}figure svg{width:100%;height:auto}dl.methods{background:#f9fafb;
+.none{color:#4b5563}figure{margin:1rem 0;overflow-x:auto}figure svg{width:100%;min-width:38rem;height:auto}
+dl.methods{background:#f9fafb;
 border:1px solid #e5e7eb;padding:.8rem 1rem;font-size:.86rem;overflow-wrap:anywhere}dt{font-weight:600;margin-top:.5rem}
 dd{margin:0}code{font-size:.95em}
 """
@@ -45,7 +46,10 @@ def html(report: Report, pictures: Mapping[str, str]) -> str:
     parts = [
         f"<h1>{name}</h1>",
         _p(_setting(results)),
-        _p("Against the baseline, by both judges: throughput (its ratio in brackets) and TPOT; at requests in flight."),
+        _p(
+            "Each variant against the baseline, by throughput and TPOT, at so many requests in flight. In brackets: "
+            "the ratio of throughput, and what would have been shown in 80 % of such experiments."
+        ),
         f"<ul class=conclusions>{_items(report.conclusions)}</ul>",
         "<h2>Against the baseline</h2>",
         _verdicts(report.comparisons),
@@ -77,11 +81,11 @@ def _setting(results: Sequence[VariantResult]) -> str:
     gpus = ", ".join(sorted({one.methods.gpu for one in results}))
     rounds = len({window.round for one in results for window in one.windows})
     loads = ", ".join(str(load) for load in sorted({window.load for one in results for window in one.windows}))
-    return f"{gpus}; {len(results)} variants, {rounds} round{'s'[: rounds != 1]}, {loads} requests in flight"
+    return f"{gpus}; {len(results)} variants, {rounds} round{'s'[: rounds != 1]}; requests in flight: {loads or 'none'}"
 
 
 def _verdicts(comparisons: Sequence[Comparison]) -> str:
-    head: Head = ["variant", "load", "ratio", "95 %", ("text", "word"), "smallest effect", "rounds"]
+    head: Head = ["variant", "load", ("text", "word"), "ratio", "95 %", "smallest effect", "rounds"]
     head = [*head, "raw ratio", "raw rounds"]
     tables = [
         f"<h3>{JUDGES[judge]}</h3>" + _table(head, [_verdict(one) for one in sorted(found, key=_place)])
@@ -115,9 +119,9 @@ def _verdict(one: Comparison) -> list[str]:
     return [
         _cell(one.variant),
         _cell(one.load),
-        _cell(f"{one.ratio:.3f}{'' if one.basis is Basis.CLEAN else '*'}"),
-        _cell(f"{one.interval[0]:.3f} to {one.interval[1]:.3f}" if one.interval else "-"),
         f"<td class='text {CLASSES[one.word]}'>{one.word}</td>",
+        _cell(f"{one.ratio:.3f}{'' if one.basis is Basis.CLEAN else '*'}"),
+        _cell(f"{one.interval[0]:.3f} to {_ratio(one.interval[1])}" if one.interval else "-"),
         _cell("-" if one.smallest_percent is None else _percent(one.smallest_percent)),
         _cell(one.rounds),
         _cell(f"{one.raw_ratio:.3f}"),
@@ -125,12 +129,26 @@ def _verdict(one: Comparison) -> list[str]:
     ]
 
 
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if value < 100 else "> 100"
+
+
 def _percent(value: float) -> str:
     return f"{value:.1f} %" if value < 1000 else "> 1000 %"
 
 
 def _throughputs(figures: Sequence[Figures], price: float | None) -> str:
-    head: Head = ["variant", "load", "clean", "tok/s", "raw tok/s", "of a GPU", "failed", "no fault, s", "prefix hits"]
+    head: Head = [
+        "variant",
+        "load",
+        "clean",
+        "tok/s",
+        "raw tok/s",
+        "of a device",
+        "failed",
+        "no fault, s",
+        "prefix hits",
+    ]
     head = [*head, "GPU GiB", *([] if price is None else ["cost of 10⁶"])]
     rows = [
         [
@@ -255,7 +273,7 @@ def _method(one: VariantResult) -> str:
     lines = {
         "change": f"{one.parent or '-'} with {_pairs(one.change)}" if one.change else "",
         "k": str(one.k),
-        "GPUs": f"{one.gpus} × {one.methods.gpu}",
+        "devices": f"{one.gpus} × {one.methods.gpu}",
         "versions": _pairs(one.methods.versions),
         "digests": _pairs(one.methods.digests),
         "arguments": " ".join(one.methods.arguments),

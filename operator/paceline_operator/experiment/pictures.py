@@ -153,7 +153,7 @@ def _points(values: Iterable[tuple[str, float, float | None]]) -> dict[str, list
 
 
 def _pareto(report: Report) -> Figure | None:
-    """What a user gets against what a GPU gives: up and to the right is better at both."""
+    """What a user gets against what a device gives: up and to the right is better at both."""
     places = {
         (one.variant, one.load): (1000 / one.client.tpot.p50, one.tokens_per_second / one.gpus)
         for one in report.figures
@@ -167,7 +167,7 @@ def _pareto(report: Report) -> Figure | None:
     for (_, load), at in places.items():
         axes.annotate(str(load), at, xytext=(5, 4), textcoords="offset points", fontsize=8, color=PALE_TEXT)
     axes.set(
-        xlabel="tokens/s of one request (1 / TPOT p50)", ylabel="tokens/s of one GPU", xlim=(0, None), ylim=(0, None)
+        xlabel="tokens/s of one request (1 / TPOT p50)", ylabel="tokens/s of one device", xlim=(0, None), ylim=(0, None)
     )
     axes.yaxis.set_major_formatter(THOUSANDS)
     axes.set_title("Each point is a load, by its requests in flight; up and right is better")
@@ -182,7 +182,7 @@ def _positions(results: Sequence[VariantResult]) -> Figure | None:
     figure = _figure()
     left, right = figure.subplots(1, 2)
     _lines(left, results, {name: [(one.position, one.survival) for one in table] for name, table in tables.items()})
-    left.set(title="Accepted up to the position", xlabel="position of the draft", ylim=(0, 1))
+    left.set(title="Accepted up to the position", xlabel="position of the draft", ylim=(0, 1.05))
     _lines(
         right,
         results,

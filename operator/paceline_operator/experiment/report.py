@@ -12,7 +12,7 @@ from paceline_operator.experiment.consistency import Consistency, positions, ran
 from paceline_operator.experiment.figures import Figures, figures
 from paceline_operator.experiment.results import Latency, VariantResult
 from paceline_operator.experiment.taint import Taint, clean, of_all
-from paceline_operator.experiment.verdict import Comparison, Judge, Word, compare
+from paceline_operator.experiment.verdict import LARGE_PERCENT, Comparison, Judge, Word, compare
 
 DIGITS = 6
 JUDGES = {Judge.THROUGHPUT: "throughput", Judge.TPOT: "TPOT"}
@@ -56,10 +56,20 @@ def _conclusion(variant: str, comparisons: Iterable[Comparison]) -> str:
         alone = f" by {JUDGES[shown[0].judge]} alone" if len(shown) == 1 and len(found) > 1 else ""
         words = " and ".join(dict.fromkeys(one.word for one in shown)) or Word.NO_DIFFERENCE
         first = shown[0] if shown else next(iter(found.values()))
-        places.setdefault(words + alone, []).append(f"{load} ({first.ratio:.2f}×)")
+        seen = "" if shown else _visible(first)
+        places.setdefault(words + alone, []).append(f"{load} ({first.ratio:.2f}×{seen})")
     judged = any(one.spread for found in by_load.values() for one in found.values())
     why = "" if judged else "; it takes two rounds with clean windows to show one"
     return f"{variant}: " + "; ".join(f"{words} at {', '.join(found)}" for words, found in places.items()) + why
+
+
+def _visible(one: Comparison) -> str:
+    """What would have been shown in 80 % of such experiments; nothing of what was not judged."""
+    if one.smallest_percent is None:
+        return ""
+    if one.smallest_percent > LARGE_PERCENT:
+        return "; only a multiple would be"
+    return f"; one of {one.smallest_percent:.1f} % would be"
 
 
 def as_json(report: Report) -> dict[str, Any]:
