@@ -76,7 +76,8 @@ class Proxy:
     """Start it with the cluster it leads to; `kubeconfig` leads through it."""
 
     def __init__(self, cluster: ControlPlane) -> None:
-        self.cluster = cluster
+        self.url = cluster.url
+        """Of the API server that requests go to, from now on."""
         self.rule: Rule = lambda _: None
         self.lines: Lines = lambda event: [(0.0, event)]
         self.answers: Answers = lambda _, answer: answer
@@ -137,7 +138,7 @@ class Proxy:
 
     def upstream(self) -> http.client.HTTPSConnection:
         """A new connection to the API server."""
-        parts = urlsplit(self.cluster.url)
+        parts = urlsplit(self.url)
         return http.client.HTTPSConnection(parts.hostname or "", parts.port, context=self._context, timeout=700)
 
 

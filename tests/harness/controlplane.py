@@ -73,6 +73,7 @@ class ControlPlane:
         self.token_file.write_text(tokens)
         self.authority = Authority(self.pki)
         self.service_account_key, self.service_account_public = key_pair(self.pki, "service-accounts")
+        self.front_proxy = self.authority.client(FRONT_PROXY, group="test")
         for name in self.users:
             self.write_kubeconfig(name)
         etcd_url, peer_url = f"http://127.0.0.1:{self.etcd_port}", f"http://127.0.0.1:{etcd_peer_port}"
@@ -83,7 +84,7 @@ class ControlPlane:
             *("--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url),
             *("--initial-cluster", f"default={peer_url}"),
         )
-        server = self.daemon("kube-apiserver", *self._apiserver(etcd_url))
+        server = self.daemon("kube-apiserver", *self._apiserver("kube-apiserver", etcd_url, self.port, self.audit_log))
         wait_until(
             lambda: self.get("/readyz") == "ok",
             "the API server to be ready",
@@ -162,16 +163,33 @@ class ControlPlane:
         self.daemons.append(started)
         return started
 
+    def second_apiserver(self, name: str, etcd_url: str) -> tuple[str, Daemon]:
+        """One more API server over the same data, which it reaches at `etcd_url`: its base URL, once it is ready."""
+        (port,) = free_ports(1)
+        server = self.daemon(
+            name,
+            *self._apiserver(name, etcd_url, port, self.folder / f"audit-{name}.log"),
+            program=find("kube-apiserver"),
+        )
+        url = f"https://{self.address}:{port}"
+        wait_until(
+            lambda: self.get("/readyz", url) == "ok",
+            f"{name} to be ready",
+            timeout_seconds=START_TIMEOUT_SECONDS,
+            daemons=(server,),
+        )
+        return url, server
+
     def restart(self, name: str) -> None:
         """Kill one of the programs and start it again as it was, on what it left behind."""
         (killed,) = (daemon for daemon in self.daemons if daemon.name == name)
         killed.stop(grace_seconds=0)
         self.daemons[self.daemons.index(killed)] = Daemon(name, killed.command, self.logs_dir)
 
-    def get(self, path: str) -> str:
-        """Body of `GET path` as administrator; urllib's errors."""
+    def get(self, path: str, url: str = "") -> str:
+        """Body of `GET path` as administrator, of the API server at `url` or else of the first; urllib's errors."""
         headers = {"Authorization": f"Bearer {self.users['admin'].token}"}
-        request = urllib.request.Request(self.url + path, headers=headers)
+        request = urllib.request.Request((url or self.url) + path, headers=headers)
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
         with urllib.request.urlopen(request, timeout=5, context=context) as answer:
             return str(answer.read().decode())
@@ -202,16 +220,16 @@ class ControlPlane:
         path.write_text(json.dumps(content))
         return path
 
-    def _apiserver(self, etcd_url: str) -> list[str | Path]:
-        certificate, key = self.authority.serving("kube-apiserver", [self.address, self.service_address], SERVER_NAMES)
-        kubelet_certificate, kubelet_key = self.authority.client("kube-apiserver-kubelet", group="system:masters")
-        front_certificate, front_key = self.authority.client(FRONT_PROXY, group="test")
+    def _apiserver(self, name: str, etcd_url: str, port: int, audit_log: Path) -> list[str | Path]:
+        certificate, key = self.authority.serving(name, [self.address, self.service_address], SERVER_NAMES)
+        kubelet_certificate, kubelet_key = self.authority.client(f"{name}-kubelet", group="system:masters")
+        front_certificate, front_key = self.front_proxy
         policy = self.folder / "audit-policy.yaml"
         content = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": self.audit_rules()}
         policy.write_text(json.dumps({**content, "omitStages": ["RequestReceived"], "omitManagedFields": True}))
         return [
             *("--etcd-servers", etcd_url, "--bind-address", self.address, "--advertise-address", self.address),
-            *("--secure-port", str(self.port), "--tls-cert-file", certificate, "--tls-private-key-file", key),
+            *("--secure-port", str(port), "--tls-cert-file", certificate, "--tls-private-key-file", key),
             *("--client-ca-file", self.authority.certificate, "--token-auth-file", self.token_file),
             *("--service-account-issuer", ISSUER, "--service-account-key-file", self.service_account_public),
             *("--service-account-signing-key-file", self.service_account_key),
@@ -225,7 +243,7 @@ class ControlPlane:
             *("--requestheader-allowed-names", FRONT_PROXY, "--requestheader-username-headers", "X-Remote-User"),
             *("--requestheader-group-headers", "X-Remote-Group"),
             *("--requestheader-extra-headers-prefix", "X-Remote-Extra-"),
-            *(f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}", "--audit-log-mode=blocking"),
+            *(f"--audit-policy-file={policy}", f"--audit-log-path={audit_log}", "--audit-log-mode=blocking"),
         ]
 
     def _controller_manager(self) -> list[str | Path]:

@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-AUDIT_LOG = "audit.log"
+AUDIT_LOG, AUDIT_LOGS = "audit.log", "audit*.log"
+"""Of the first API server, and of all."""
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 RUN = re.compile(r"[A-Za-z0-9+/=]{64,}")
 """What a token is in, which has 64 digits, or 88 in base64."""
@@ -78,8 +79,7 @@ def told(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _entries(folder: Path) -> Iterator[dict[str, Any]]:
-    path = folder / AUDIT_LOG
-    if path.exists():
+    for path in sorted(folder.glob(AUDIT_LOGS)):
         with path.open(errors="replace") as file:
             for line in file:
                 if line.endswith("}\n"):  # the API server may be killed in the middle of one

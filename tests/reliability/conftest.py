@@ -19,6 +19,17 @@ from tests.reliability.views import REFUSALS, VIEWS
 SEED = 20261130
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lives take a minute or two and wait most of it: what came of them is looked at after the walks."""
+    late = [item for item in items if item.name.startswith("test_a_sample_of")]
+    walks = [number for number, item in enumerate(items) if "walk" in item.path.parts]
+    if late and walks:
+        last = items[max(walks)]
+        items[:] = [item for item in items if item not in late]
+        after = items.index(last) + 1
+        items[after:after] = late
+
+
 @pytest.fixture(scope="session")
 def course(crds: ControlPlane) -> Iterator[Course]:
     """An undisturbed life, from now on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -230,11 +230,12 @@ class Course:
                 raise AssertionError(f"the undisturbed life failed: {self._failed}") from self._failed
             return self._snapshots.get(stage.name)
 
-    def wait(self) -> None:
-        """Until it is over."""
+    def wait(self, stage: Stage = STAGES[-1]) -> Sequence[Call]:
+        """Until it has come there: the writes of the stage."""
         with self._told:
-            self._told.wait_for(lambda: self._failed or STAGES[-1].name in self._snapshots)
-        self.known(STAGES[-1])
+            self._told.wait_for(lambda: self._failed or stage.name in self._snapshots)
+        self.known(stage)
+        return self.calls[stage.name]
 
 
 @contextmanager

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TypeVar
 
 from tests.harness.controlplane import ControlPlane
 from tests.reliability.killer import Call
 from tests.reliability.life import STAGES, Course, lived, unlike
-from tests.reliability.views import VIEWS, calm
+from tests.reliability.views import VIEWS, View, calm
 
 AT_ONCE = 4
 """Lives side by side: they wait most of the time."""
@@ -48,16 +48,22 @@ def killed(cluster: ControlPlane, course: Course, points: Mapping[str, Point]) -
     return found
 
 
-def misled(cluster: ControlPlane, course: Course, views: Mapping[str, str]) -> list[Came]:
-    """A life that is shown these views, by stage. It ends where it came to something else.
+def misled(
+    cluster: ControlPlane,
+    course: Course,
+    views: Mapping[str, str],
+    known: Mapping[str, tuple[str, View]] = VIEWS,
+    calm: View = calm,
+) -> list[Came]:
+    """A life that is shown these views, by stage, until a stage that has none, or until it came to something else.
 
     What it deletes, beside a Secret that an apply seems to be refused for, the undisturbed life deletes too.
     """
     found = []
     with lived(cluster, f"life-{secrets.token_hex(3)}") as life:
-        for stage in STAGES:
+        for stage in STAGES[: len(views)]:
             life.killer.arm(None)
-            _, begin = VIEWS[views[stage.name]]
+            _, begin = known[views[stage.name]]
             begin(life)
             stage.act(life)
             lost = unlike(life, course, stage)
@@ -74,7 +80,8 @@ def _deleted(calls: Sequence[Call]) -> set[str]:
     return {call.target for call in calls if call.method == "DELETE" and not call.target.startswith("secrets/")}
 
 
-def together(lives: Sequence[Callable[[], list[T]]]) -> list[T]:
-    """Side by side."""
+def together(lives: Sequence[Callable[[], list[T]]]) -> Iterator[T]:
+    """Side by side; what came of each, as they end."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [came for each in pool.map(lambda life: life(), lives) for came in each]
+        for life in as_completed([pool.submit(each) for each in lives]):
+            yield from life.result()

@@ -21,10 +21,12 @@ from tests.walk.walker import MAX_WRITES, Walker, transitions
 
 pytestmark = pytest.mark.cluster
 
-TOGETHER, LENGTH = 6, 6
+TOGETHER, LENGTH = 12, 6
 """Walks at the same time, and steps of each: a pass over one serving comes half a second after the one before it."""
 FEW, MANY = 60, int(os.environ.get("PACELINE_WALK", "500"))
 """Transitions at least."""
+PARTS = 5
+"""Of the many, which can be walked one by one."""
 
 
 @pytest.fixture(scope="module")
@@ -82,5 +84,6 @@ def test_a_few_walks(land: Land) -> None:
 
 
 @pytest.mark.long
-def test_many_walks(land: Land) -> None:
-    led(land, MANY, 11)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_walks(land: Land, part: int) -> None:
+    led(land, -(-MANY // PARTS), 11 + part)
