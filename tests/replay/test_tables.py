@@ -46,6 +46,20 @@ def test_the_projects_tables_are_the_cases_of_their_own_index() -> None:
         assert max(point.tok_s for point in arms.values()) == float(listed[key]["best_tok_s"])
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_values_between_semicolons_or_tabs_and_comments(tmp_path: Path, delimiter: str) -> None:
+    rows = ["# measured, by hand", "load,k,tok_s", "8,0,100", "# the second day", "8,2,150"]
+    got = found(tmp_path, "\n".join(row if row[0] == "#" else row.replace(",", delimiter) for row in rows))
+    assert not got.problems
+    assert not got.skipped
+    assert got.tables[0].points == {8: {0: Point(100, 1.0, False), 2: Point(150, None, False)}}
+
+
+def test_a_header_alone_is_told_of(tmp_path: Path) -> None:
+    got = found(tmp_path, HEAD + "\n\n")
+    assert reasons(got.problems) == ["None: a header without rows"]
+
+
 def test_a_table_is_read_whatever_its_dress(tmp_path: Path) -> None:
     """A byte order mark, CRLF, quoted commas and line ends, other columns and orders, whole numbers with a point."""
     rows = [
@@ -111,7 +125,7 @@ def test_rows_that_cannot_be_are_named_with_their_line(tmp_path: Path) -> None:
         "8: load '0' is not a whole number from 1 to 65536",
         "9: load 'many' is not a number",
         "10: no_spec with k=3: a drafter is there or is not",
-        "11: 12 values under 11 columns: a comma without quotes?",
+        "11: 12 values under 11 columns: a value without quotes?",
         "12: acceptance_len 9.5 is not between 1 and k+1 = 3; acceptance counts as unknown",
     ]
     assert reasons(got.skipped) == ["13: k=2 at load 4 a second time: the first counts"]

@@ -65,13 +65,24 @@ def text_of(path: Path) -> str:
         raise UnreadableError(Note(name, line, f"not UTF-8 (byte {content[error.start]:#04x})")) from None
 
 
+DELIMITERS = ",;\t"
+COMMENT = "#"
+
+
 class Sheet:
-    """A CSV file: its header, and its rows as mappings with their first line; what cannot be a row becomes a note."""
+    """A CSV file: its header, and its rows as mappings with their first line; what cannot be a row becomes a note.
+
+    Values are between commas, or between whichever of semicolons and tabs the header has more of. Lines that begin with
+    # are none.
+    """
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.notes: list[Note] = []
-        self._reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        lines = (line for line in text.splitlines() if line.strip() and not line.startswith(COMMENT))
+        header = next(lines, "")
+        delimiter = max(DELIMITERS, key=header.count)
+        self._reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         first = next(self._records(), (1, []))
         self.columns = tuple(column.strip().lower() for column in first[1])
 
@@ -85,11 +96,11 @@ class Sheet:
 
     def rows(self) -> Iterator[tuple[int, Mapping[str, str]]]:
         """(line, value by column), stripped; a column that a row does not reach is blank."""
-        width = len(self.columns)
+        width, line = len(self.columns), 0
         for line, values in self._records():
             if any(value.strip() for value in values[width:]):
                 self.notes.append(
-                    Note(self.name, line, f"{len(values)} values under {width} columns: a comma without quotes?")
+                    Note(self.name, line, f"{len(values)} values under {width} columns: a value without quotes?")
                 )
                 continue
             padded = [value.strip() for value in values[:width]] + [""] * (width - len(values))
@@ -97,6 +108,8 @@ class Sheet:
             for column, value in zip(self.columns, padded, strict=True):
                 row.setdefault(column, value)
             yield line, row
+        if not line:
+            self.notes.append(Note(self.name, None, "a header without rows"))
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         while True:
@@ -108,5 +121,5 @@ class Sheet:
             except csv.Error as error:
                 self.notes.append(Note(self.name, line, f"not CSV: {error}"))
                 continue
-            if any(value.strip() for value in values):
+            if any(value.strip() for value in values) and not values[0].startswith(COMMENT):
                 yield line, values
