@@ -71,8 +71,10 @@ class Wire(BaseModel):
     )
 
 
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""Up to what a double holds exactly: arithmetic goes on in doubles."""
+Seconds = Annotated[float, Field(ge=0, le=1e10)]
+"""Up to three centuries: squares and sums of them stay finite."""
 K = Annotated[StrictInt, Field(ge=0, le=MAX_K)]
 T = TypeVar("T")
 MAX_COUNTS = 2048
@@ -316,7 +318,7 @@ class CostCell(Wire):
     emitted: Count
     """Tokens that came out of these steps (accepted + bonus)."""
     seconds: Seconds
-    seconds_squared: Annotated[float, Field(ge=0)]
+    seconds_squared: Annotated[float, Field(ge=0, le=1e20)]
     prompt: Count = 0
     """Lower edge of the bucket of prompt tokens (see PROMPT_EDGES): 0 = decode-only steps. Others are mixed: what they
     took is the cost of their prompts, too."""
@@ -339,9 +341,9 @@ class AcceptanceCell(Wire):
     does not count: nothing could be drafted for it."""
     drafts: Count
     """Of these, those that had at least one draft token: drafts / request_steps is the firing rate."""
-    drafted: Row[int]
+    drafted: Row[Count]
     """Draft tokens verified at position 1..k."""
-    accepted: Row[int]
+    accepted: Row[Count]
     """Draft tokens accepted at position 1..k."""
 
 

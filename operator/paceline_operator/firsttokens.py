@@ -47,7 +47,7 @@ def parse(lines: Iterable[str]) -> Histogram | None:
                 if sample.name == SERIES:
                     edge = float(sample.labels["le"])
                     counts[edge] = counts.get(edge, 0.0) + sample.value
-    except (ValueError, LookupError, TypeError, AttributeError) as error:  # what the parser raises on garbage
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:  # what garbage comes to
         raise ValueError(f"not Prometheus text: {str(error)[:200]}") from None
     rising = [counts[edge] for edge in sorted(counts)]
     if any(edge != edge for edge in counts) or any(not 0 <= low <= high for low, high in pairwise([0.0, *rising])):

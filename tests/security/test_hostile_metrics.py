@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import httpx
-from hypothesis import given
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from paceline_engine.protocol import Samples, State
 from paceline_operator import firsttokens
+from paceline_operator.api.conditions import Reason
+from paceline_operator.clients.answers import EngineFailure, Refused, implausible, parse_reading
 from paceline_operator.clients.engine import RUNNING, TOKENS, EngineClient
 from paceline_operator.rollout import page
-from tests.unit.engine_answers import SERVING
+from tests.unit.engine_answers import SAMPLES, SERVING, STATE
 
 NUMBERS = (
     "NaN",
@@ -41,6 +48,7 @@ PAGES = st.lists(st.lists(LINES, max_size=12).map("\n".join), min_size=2, max_si
 
 
 @given(PAGES)
+@example([f'{name}{{le="1"}} {"9" * 400}' for name in NAMES])
 async def test_no_number_that_cannot_be_reaches_a_decision(pages: list[str]) -> None:
     waiting = iter([text for text in pages for _ in range(3)])
     histograms, requests = [], []
@@ -57,3 +65,47 @@ async def test_no_number_that_cannot_be_reaches_a_decision(pages: list[str]) -> 
         came = page.between(first, last) if first and last else None
         counts = [*came.first_token.values(), *came.token.values(), came.answered, came.failed] if came else []
         assert all(math.isfinite(count) and count >= 0 for count in counts)
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where in JSON a number is."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, (*path, key))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path
+
+
+def at(value: Any, path: tuple[str | int, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def parsed(body: bytes) -> tuple[State, Samples | None] | EngineFailure:
+    try:
+        return parse_reading(body, SERVING)
+    except Refused as refused:
+        return refused.failure
+
+
+READING = {**STATE.model_dump(mode="json", by_alias=True), "samples": SAMPLES.model_dump(mode="json", by_alias=True)}
+LARGE = (10**400, -(10**400), 2**63, 1e300, -1e300, 1e-300)
+
+
+@pytest.mark.parametrize("number", LARGE)
+@pytest.mark.parametrize("path", list(places(READING["samples"])), ids=lambda path: ".".join(map(str, path)))
+def test_a_sample_that_cannot_be_is_refused_or_a_double(path: tuple[str | int, ...], number: float) -> None:
+    reading = json.loads(json.dumps(READING))
+    at(reading["samples"], path[:-1])[path[-1]] = number
+    found = parsed(json.dumps(reading).encode())
+    if isinstance(found, EngineFailure):
+        assert found.reason is Reason.MALFORMED_ANSWER
+        assert len(found.message) < 1000
+        return
+    state, samples = found
+    assert samples is not None
+    if implausible(state, samples) is None:
+        told = samples.model_dump(mode="json")
+        for where in places(told):
+            assert math.isfinite(float(at(told, where)) ** 2), where

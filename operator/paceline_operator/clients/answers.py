@@ -45,7 +45,7 @@ def parse_series(lines: Iterable[str]) -> dict[str, float]:
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:
                 totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
-    except (ValueError, LookupError, TypeError, AttributeError) as error:  # what the parser raises on garbage
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:  # what garbage comes to
         raise ValueError(f"not Prometheus text: {clip(error)}") from None
     return totals
 

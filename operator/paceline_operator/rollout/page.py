@@ -54,7 +54,7 @@ def parse(lines: Iterable[str]) -> Page | None:
                 elif sample.name in (FINISHED, ANSWERED):
                     key = sample.name, sample.labels.get("finished_reason") or sample.labels.get("status", "")
                     counts[key] = counts.get(key, 0.0) + sample.value
-    except (ValueError, LookupError, TypeError, AttributeError) as error:  # what the parser raises on garbage
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:  # what garbage comes to
         raise ValueError(f"not Prometheus text: {str(error)[:200]}") from None
     if any(edge != edge for rows in edges.values() for edge in rows):
         raise ValueError("a histogram has an edge that is no number")
