@@ -1,7 +1,7 @@
 """The operator process: `python -m paceline_operator`, configured by environment variables alone.
 
-kopf watches and calls; handlers and filters do nothing but wake. No handler of a kind for which kopf keeps state is
-used: so it adds no finalizer and no annotation, and writes nothing.
+kopf watches our own kinds and calls; handlers do nothing but wake. No handler of a kind for which kopf keeps state is
+used: so it adds no finalizer and no annotation, and writes nothing. Children and pods are watched by `process`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,6 @@ STEADY_SECONDS = 120.0
 """A run of this length was a good one: the pause after it begins anew."""
 LEVELS = {signal.SIGUSR1: "DEBUG", signal.SIGUSR2: "INFO"}
 """The log level at run time, by a signal: no port has to be opened for it."""
-CHILDREN = (
-    ("apps", "v1", "deployments"),
-    ("apps", "v1", "controllerrevisions"),
-    ("", "v1", "pods"),
-    ("", "v1", "services"),
-    ("", "v1", "serviceaccounts"),
-    ("", "v1", "persistentvolumeclaims"),
-    ("batch", "v1", "jobs"),
-    ("policy", "v1", "poddisruptionbudgets"),
-    ("networking.k8s.io", "v1", "networkpolicies"),
-)
 
 
 class Patience:
@@ -95,8 +84,6 @@ async def startup(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) ->
     settings.persistence.finalizer = f"{naming.GROUP}/finalizer"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{naming.GROUP}")
     settings.persistence.diffbase_storage = NoDiffs()
-    for group, version, plural in CHILDREN:
-        settings.watching.label_selectors[group, version, plural] = naming.LABEL_SERVING
     # It would kill this process some minutes after a run that failed, whatever runs then.
     settings.process.ultimate_exiting_timeout = None
     try:
@@ -122,24 +109,8 @@ async def on_object(
     memo.operator.object_event(resource.kind, type, meta)
 
 
-def child_told(memo: kopf.Memo, namespace: str | None, labels: kopf.Labels, **_: Any) -> bool:
-    """Children and pods wake the serving that their label names.
-
-    As a filter that lets nothing through: of the thirty events that a new serving brings, all but a few are of its
-    children, and what kopf does to run a handler is a third of what an event costs.
-    """
-    memo.operator.child_event(namespace, labels.get(naming.LABEL_SERVING))
-    return False
-
-
-async def on_child(**_: Any) -> None:
-    """Never called: `child_told` has done it."""
-
-
 for _plural in PLURALS:
     kopf.on.event(naming.GROUP, naming.VERSION, _plural)(on_object)
-for _group, _version, _plural in CHILDREN:
-    kopf.on.event(_group, _version, _plural, when=child_told)(on_child)
 
 
 async def run(config: OperatorSettings) -> None:

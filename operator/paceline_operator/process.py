@@ -12,8 +12,10 @@ from typing import Any
 from paceline_operator import health, metrics, naming
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile
-from paceline_operator.clients.kube import Kube, KubeError, UnavailableError, connect
+from paceline_operator.clients.kube import CONNECT_SECONDS, READ_SECONDS, Kube, KubeError, UnavailableError, connect
 from paceline_operator.clients.prometheus import PrometheusClient
+from paceline_operator.clients.session import Session
+from paceline_operator.clients.watch import Watch
 from paceline_operator.clock import SystemClock
 from paceline_operator.draft import Hands
 from paceline_operator.experimenting import ExperimentPass
@@ -23,6 +25,7 @@ from paceline_operator.gauges import SERVINGS
 from paceline_operator.judge import judge
 from paceline_operator.kinds import OPTIONAL
 from paceline_operator.leadership import Leadership, Terms
+from paceline_operator.plan import CHILD_KINDS
 from paceline_operator.reconcile import ServingPass
 from paceline_operator.settings import OperatorSettings
 
@@ -42,6 +45,8 @@ UNREACHABLE_SECONDS = 30.0
 KINDS = (naming.KIND_SERVING, naming.KIND_EXPERIMENT, naming.KIND_PROFILE)
 PLURALS = (naming.PLURAL_SERVING, naming.PLURAL_EXPERIMENT, naming.PLURAL_PROFILE)
 """Of our own kinds. Of those that the cluster does not have, the log says so, and the others are served."""
+CHILDREN = (*CHILD_KINDS, "Pod")
+"""Kinds that are watched for what belongs to a serving: of an event of theirs, its label alone is read."""
 
 
 class Operator:
@@ -60,6 +65,7 @@ class Operator:
         duration = config.lease_seconds
         # Limits and connections of its own: a renewal that hangs must fail in time for another attempt.
         self._lease_kube = Kube(api, concurrency=2, connect_seconds=duration / 6, read_seconds=duration / 3)
+        self._session = Session(api, 0, CONNECT_SECONDS, READ_SECONDS)
         self._engines = EngineClient()
         self._prometheus = PrometheusClient(config.prometheus_url, config.prometheus_token_file)
         self._hands = Hands(self._kube, self._engines, self._keys, config.defaults, self._clock, self._prometheus)
@@ -85,7 +91,12 @@ class Operator:
         metrics.watch_fleet(self.fleet.overdue, self.fleet.__len__)
         self._http = health.serve(self.config.http_host, self.config.http_port, self.check, self.check_ready)
         loop = asyncio.get_running_loop()
-        work = (self._leadership.run(), self._heart(), self._watch_kinds(), self._sweep())
+        watches = [
+            Watch(self._session, kind, namespace, naming.LABEL_SERVING, self.child_event, self.fleet.wake_all).run()
+            for namespace in sorted(self.config.watch_namespaces) or ("",)
+            for kind in CHILDREN
+        ]
+        work = (self._leadership.run(), self._heart(), self._watch_kinds(), self._sweep(), *watches)
         self._tasks = [loop.create_task(coroutine) for coroutine in work]
         self.started = True
 
@@ -96,8 +107,8 @@ class Operator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._engines.close()
         self._prometheus.close()
-        for kube in (self._kube, self._lease_kube):
-            await kube.close()
+        for api in (self._kube, self._lease_kube, self._session):
+            await api.close()
         if self._http:
             await asyncio.to_thread(self._http.shutdown)
             self._http.server_close()
@@ -118,10 +129,10 @@ class Operator:
             self._seen[key] = seen
         self.fleet.add(key)
 
-    def child_event(self, namespace: str | None, serving: str | None) -> None:
-        """Something happened to a child, or a pod, whose label names `serving`."""
-        if namespace and serving and self._watches(namespace):
-            self.fleet.wake((naming.KIND_SERVING, namespace, serving))
+    def child_event(self, metadata: Mapping[str, Any]) -> None:
+        """Something happened to a child, or a pod: it wakes the serving that its label names."""
+        serving = str((metadata.get("labels") or {}).get(naming.LABEL_SERVING))
+        self.fleet.wake((naming.KIND_SERVING, metadata["namespace"], serving))
 
     def _watches(self, namespace: str) -> bool:
         return not self.config.watch_namespaces or namespace in self.config.watch_namespaces
@@ -131,7 +142,7 @@ class Operator:
         if (silent := self._clock.monotonic() - self._beat) > SILENCE_LIMIT_SECONDS:
             return f"the event loop has not run for {silent:.0f} s"
         if any(task.done() for task in self._tasks):
-            return "the Lease is not contended for any more"
+            return "the Lease is not contended for any more, or something is not watched any more"
         with suppress(RuntimeError):  # the fleet changed while it was looked at: it moves
             if (late := self.fleet.overdue()) > OVERDUE_LIMIT_SECONDS:
                 return f"a pass is {late:.0f} s late"

@@ -14,8 +14,7 @@ from paceline_operator import leadership, naming, settings
 from paceline_operator.clients.keys import parse
 from paceline_operator.clients.kube import RESOURCES
 from paceline_operator.kinds import OPTIONAL
-from paceline_operator.main import CHILDREN
-from paceline_operator.process import PLURALS
+from paceline_operator.process import CHILDREN, PLURALS
 from paceline_operator.resources import Defaults
 from tests.harness.binaries import ensure_built
 from tests.harness.chart import CHART, helm, one, rendered
@@ -134,7 +133,7 @@ def test_rights_are_those_that_the_operator_uses() -> None:
     granted = rights(cluster_role())
     for group_version, plural in OPTIONAL.values():
         assert granted.pop((group_version.partition("/")[0], plural)) == {"get", "list"} | WRITE, "not watched"
-    watched = {(group, plural) for group, _, plural in CHILDREN}
+    watched = {(version.rpartition("/")[0], plural) for version, plural in map(RESOURCES.__getitem__, CHILDREN)}
     expected: dict[tuple[str, str], set[str]] = dict.fromkeys(watched, READ | WRITE)
     for plural in PLURALS:
         expected |= {(naming.GROUP, plural): READ, (naming.GROUP, f"{plural}/status"): {"patch"}}

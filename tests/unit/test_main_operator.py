@@ -33,13 +33,17 @@ def meta(name: str = "demo", namespace: str = "team", **more: Any) -> dict[str, 
     return {"name": name, "namespace": namespace, "uid": "u", "generation": 1, "resourceVersion": "1", **more}
 
 
+def child(serving: str) -> dict[str, Any]:
+    return meta(f"{serving}-0", labels={naming.LABEL_SERVING: serving})
+
+
 def test_servings_are_added_and_children_only_wake(operator: process.Operator) -> None:
-    operator.child_event("team", "demo")
+    operator.child_event(child("demo"))
     assert DEMO not in operator.fleet
     operator.object_event(naming.KIND_SERVING, None, meta())
     operator.object_event(naming.KIND_SERVING, "ADDED", meta(namespace="elsewhere"))
-    operator.child_event(None, "demo")
-    operator.child_event("team", None)
+    operator.child_event(child("other"))
+    operator.child_event({"name": "demo", "namespace": "team"})
     assert DEMO in operator.fleet
     assert (naming.KIND_SERVING, "elsewhere", "demo") not in operator.fleet
 
@@ -52,7 +56,7 @@ def test_a_childs_event_wakes_its_serving_and_no_other_object_of_that_name(
         assert (kind, "team", "demo") in operator.fleet
     woken: list[Any] = []
     monkeypatch.setattr(operator.fleet, "wake", woken.append)
-    operator.child_event("team", "demo")
+    operator.child_event(child("demo"))
     assert woken == [DEMO]
 
 
@@ -220,4 +224,4 @@ def test_no_handler_is_of_a_kind_that_writes() -> None:
     changing: Any = registry._changing._handlers
     spawning: Any = registry._spawning._handlers
     assert (changing, spawning) == ([], [])
-    assert len(registry._watching._handlers) == len(main.CHILDREN) + len(process.PLURALS)
+    assert len(registry._watching._handlers) == len(process.PLURALS)

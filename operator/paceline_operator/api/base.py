@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +16,15 @@ class ApiModel(BaseModel):
     """Base of API types. Stored objects may come from a newer CRD: unknown fields are ignored, never an error."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+    def model_post_init(self, _: Any) -> None:
+        """One set of names for all objects that give the same fields: of a status they took more than half."""
+        object.__setattr__(self, "__pydantic_fields_set__", _given(frozenset(self.__pydantic_fields_set__)))
+
+
+@lru_cache(maxsize=4096)
+def _given(names: frozenset[str]) -> set[str]:
+    return set(names)
 
 
 class ObjectMeta(ApiModel):

@@ -271,7 +271,7 @@ class Kube:
         if answer.status in (400, 404):  # the container is gone, or never ran
             return ""
         if answer.status != 200:
-            _result(answer, f"GET log of {namespace}/{pod} {container}")
+            result(answer, f"GET log of {namespace}/{pod} {container}")
         return answer.body.decode("utf-8", "replace")
 
     async def fetch(self, path: str) -> Object | None:
@@ -345,7 +345,7 @@ class Kube:
             metrics.API_READS.labels(kind, str(answer.status)).inc()
         else:
             metrics.API_WRITES.labels(kind, method, str(answer.status)).inc()
-        return _result(answer, where)
+        return result(answer, where)
 
 
 async def _finish(call: asyncio.Future[_T]) -> _T:
@@ -357,7 +357,8 @@ async def _finish(call: asyncio.Future[_T]) -> _T:
         raise
 
 
-def _result(answer: Answer, where: str) -> Object:
+def result(answer: Answer, where: str) -> Object:
+    """The object in `answer`. Raises the KubeError that it is; `where` says of what."""
     status = answer.status
     if status == 0:
         raise UnavailableError(0, "NoAnswer", f"{where}: {answer.body.decode('utf-8', 'replace')[:300]}")

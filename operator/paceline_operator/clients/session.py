@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
@@ -20,6 +22,9 @@ KEPT_SECONDS = 30.0
 """For which a connection waits for the next call."""
 WHOLE_SECONDS = 60.0
 """For a whole answer, however steadily it drips."""
+ACCEPT = "application/json"
+BROKEN = (TimeoutError, aiohttp.ClientError, client.ApiException, config.ConfigException, OSError, ValueError)
+"""What is raised where no answer, or not all of it, comes."""
 
 
 @dataclass(frozen=True)
@@ -44,29 +49,46 @@ class Session:
         self._token: str | None = None
         self._token_until = 0.0
 
-    async def request(self, method: str, path: str, body: bytes | None, content: str) -> Answer:
+    async def request(self, method: str, path: str, body: bytes | None, content: str, accept: str = ACCEPT) -> Answer:
         """`path` with its query, quoted already. Never raises for what the other side does."""
         try:
-            session, configuration = await self._session(), self._api.configuration
-            headers = {"Content-Type": content} if body is not None else {}
-            if token := await self._authorization():
-                headers["Authorization"] = token
-            async with session.request(
-                method,
-                URL(configuration.host + path, encoded=True),
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-                proxy=_proxy(configuration),
-                server_hostname=configuration.tls_server_name,
-            ) as answer:
-                if answer.status == 401:
-                    self._token_until = 0.0
+            async with self._answer(method, path, body, content, accept, self._timeout) as answer:
                 return Answer(answer.status, await answer.read(), answer.headers.get("Retry-After"))
         except TimeoutError as error:
             return Answer(0, f"timed out: {error}".encode())
-        except (aiohttp.ClientError, client.ApiException, config.ConfigException, OSError, ValueError) as error:
+        except BROKEN as error:
             return Answer(0, (str(error) or type(error).__name__).encode())
+
+    @asynccontextmanager
+    async def stream(self, path: str, accept: str, silent_seconds: float) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that goes on until one side ends it, or until nothing came for so long. Raises one of BROKEN."""
+        limits = aiohttp.ClientTimeout(
+            total=None, sock_connect=self._timeout.sock_connect, sock_read=silent_seconds, ceil_threshold=60
+        )
+        async with self._answer("GET", path, None, "", accept, limits) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, body: bytes | None, content: str, accept: str, limits: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        session, configuration = await self._session(), self._api.configuration
+        headers = {"Accept": accept} | ({"Content-Type": content} if body is not None else {})
+        if token := await self._authorization():
+            headers["Authorization"] = token
+        async with session.request(
+            method,
+            URL(configuration.host + path, encoded=True),
+            data=body,
+            headers=headers,
+            allow_redirects=False,
+            proxy=_proxy(configuration),
+            server_hostname=configuration.tls_server_name,
+            timeout=limits,
+        ) as answer:
+            if answer.status == 401:
+                self._token_until = 0.0
+            yield answer
 
     async def close(self) -> None:
         """Close all connections."""
@@ -84,7 +106,6 @@ class Session:
                     timeout=self._timeout,
                     headers={
                         **self._api.default_headers,
-                        "Accept": "application/json",
                         "Accept-Encoding": "identity",  # compression costs both sides more than it saves
                     },
                     cookie_jar=aiohttp.DummyCookieJar(),
