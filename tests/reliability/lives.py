@@ -13,7 +13,7 @@ from tests.reliability.killer import Call
 from tests.reliability.life import STAGES, Course, lived, unlike
 from tests.reliability.views import VIEWS, View, calm
 
-AT_ONCE = 4
+AT_ONCE = 8
 """Lives side by side: they wait most of the time."""
 Point = tuple[int, str]
 """(which write of a stage, counted from 1; BEFORE or AFTER)"""

@@ -19,7 +19,7 @@ from tests.reliability.lives import AT_ONCE, killed, together
 
 pytestmark = pytest.mark.cluster
 
-GROUPS = 6
+GROUPS = -(-24 // AT_ONCE)
 """Of AT_ONCE lives: enough for the stage with the most writes."""
 
 

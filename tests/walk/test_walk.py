@@ -19,7 +19,11 @@ from tests.walk.ground import Land, RealGround
 from tests.walk.steps import Step, walks
 from tests.walk.walker import MAX_WRITES, Walker, transitions
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    # Lives of tests/reliability go on in other threads, which draw numbers of their own.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies"),
+]
 
 TOGETHER, LENGTH = 12, 6
 """Walks at the same time, and steps of each: a pass over one serving comes half a second after the one before it."""
