@@ -1,8 +1,9 @@
-"""Run the trials, keep the result, print one JSON line.
+"""Run the trials, keep the result, print one JSON line, which is the last, whatever happened.
 
-usage: python -m benchmarks.scale N [--points N ...]
-Without --points, N/100, N/10 and N servings (ten at least), each on a control plane of its own. The exponents are
-fitted over all results that are kept, of N servings or fewer.
+usage: python -m benchmarks.scale N [--points N ...] [--seconds N]
+Without --points, N/100, N/10 and N servings (ten at least), each on a control plane of its own, the fewest first. All
+of it takes --seconds at most: where they are not enough, the line says how many servings had converged by then, and
+parts of the measurement are left out. The exponents are fitted over all results that are kept, of N servings or fewer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import argparse
 import datetime
 import json
 import platform
+import resource
 import tempfile
+import time
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,10 @@ from benchmarks.scale.measure import exponent
 from benchmarks.scale.trial import Found, Plan, run
 from tests.harness.binaries import ensure_built
 
+ENDING_SECONDS = 60.0
+"""For what ends a run: processes, and a look through all logs for secrets."""
+LEAST_SECONDS = 240.0
+"""With less left, a run would not show anything."""
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "scale"
 GOALS = {
     "converge_seconds": 120.0,
@@ -38,18 +46,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("servings", type=int)
     parser.add_argument("--points", type=int, nargs="*", help="numbers of servings to run; else N/100, N/10 and N")
+    parser.add_argument("--seconds", type=float, default=1500.0, help="for all of it, at most")
     asked = parser.parse_args()
+    until = time.monotonic() + asked.seconds
     ensure_built()
-    points = asked.points or sorted({max(10, asked.servings // share) for share in (100, 10, 1)})
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # an engine is a socket
+    points = sorted(asked.points or {max(10, asked.servings // share) for share in (100, 10, 1)})
     RESULTS.mkdir(parents=True, exist_ok=True)
     for point in points:
+        keep = partial(_keep, RESULTS / f"{point}.json", _environment())
+        keep({"servings": point})
+        if time.monotonic() + LEAST_SECONDS > until:
+            keep({"servings": point, "error": "not run: no time was left for it"})
+            continue
         with tempfile.TemporaryDirectory(prefix="scale-") as folder:
-            run(point, Plan(), Path(folder) / "plane", partial(_keep, RESULTS / f"{point}.json", _environment()))
-    print(json.dumps(line(asked.servings)))
+            try:
+                run(point, Plan(until=until - ENDING_SECONDS), Path(folder) / "plane", keep)
+            except Exception as error:  # what was found before stays, and the line is printed
+                traceback.print_exc()
+                keep(_kept(RESULTS / f"{point}.json") | {"error": repr(error)[:500]})
+    print(json.dumps(line(max(points))))
 
 
 def _keep(path: Path, environment: dict[str, Any], found: Found) -> None:
-    path.write_text(json.dumps({"environment": environment, **found}, indent=2) + "\n")
+    """With the load of the machine as it is now, beside that of before."""
+    path.write_text(
+        json.dumps({**found, "environment": environment | {"load_average_after": _load()}}, indent=2) + "\n"
+    )
+
+
+def _kept(path: Path) -> Found:
+    found: Found = json.loads(path.read_text())
+    return {name: value for name, value in found.items() if name != "environment"}
 
 
 def line(servings: int) -> dict[str, Any]:
@@ -59,8 +88,12 @@ def line(servings: int) -> dict[str, Any]:
     last = runs[-1]
     return {
         "servings": last["servings"],
-        "converge_seconds": last["converge_seconds"],
-        "converge_operator_cpu_seconds": last["converge_operator_cpu_seconds"],
+        "converged": last.get("converged", 0),
+        "converge_seconds": last.get("converge_seconds"),
+        "converge_waited_seconds": last.get("converge_waited_seconds"),
+        "converge_operator_cpu_seconds": last.get("converge_operator_cpu_seconds"),
+        "error": last.get("error"),
+        "left_out": last.get("left_out", []),
         "rss_mb": last.get("rss_mb"),
         "cores_steady": last.get("steady_cores"),
         "idle_writes": last.get("idle", {}).get("writes"),
@@ -78,9 +111,13 @@ def _environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "cpus": len(models),
         "cpu": models[0].partition(":")[2].strip() if models else platform.machine(),
-        "load_average": list(map(float, Path("/proc/loadavg").read_text().split()[:3])),
+        "load_average": _load(),
         "note": "operator, harness, API server, etcd and controllers share these processors",
     }
+
+
+def _load() -> list[float]:
+    return list(map(float, Path("/proc/loadavg").read_text().split()[:3]))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import os
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tests.harness.controlplane import ControlPlane
 Object = dict[str, Any]
 REPLICAS = 3
 AT_ONCE = 12
+ANSWERED = aiohttp.ClientTimeout(total=120)
 DENIED = "scale-denied"
 """The namespace whose permission is taken away."""
 HOME = "paceline-system"
@@ -158,7 +159,9 @@ class World:
         """As administrator."""
         async with (
             self._slots,
-            self._http.request(method, path, data=json.dumps(body), headers={"Content-Type": content}) as answer,
+            self._http.request(
+                method, path, data=json.dumps(body), headers={"Content-Type": content}, timeout=ANSWERED
+            ) as answer,
         ):
             text = await answer.text()
             assert answer.status < 300, text
@@ -186,7 +189,10 @@ class World:
 
     async def _run(self, pod: Object, number: int) -> None:
         meta = pod["metadata"]
-        seen = self.servings[meta["namespace"], meta["labels"][naming.LABEL_SERVING]]
+        serving = meta["namespace"], meta["labels"][naming.LABEL_SERVING]
+        while serving not in self.servings:  # noqa: ASYNC110 the answer to its creation is still on its way
+            await asyncio.sleep(0.1)
+        seen = self.servings[serving]
         # Another block for each process, so that two may run side by side.
         address = f"127.{64 + os.getpid() % 128}.{number // 250}.{1 + number % 250}"
         key = KEY.encode()
@@ -208,11 +214,13 @@ class World:
 
     async def _watch(self, path: str) -> AsyncIterator[Object]:
         joint = "&" if "?" in path else "?"
-        while True:  # a kind that was just defined may not be served yet
-            async with self._http.get(f"{path}{joint}watch=true&timeoutSeconds=3600") as answer:
-                if answer.status == 200:
-                    async for line in answer.content:
-                        yield json.loads(line)
+        # A kind that was just defined may not be served yet; a watch that ends tells of everything again.
+        while True:
+            with suppress(aiohttp.ClientError, TimeoutError):
+                async with self._http.get(f"{path}{joint}watch=true&timeoutSeconds=3600") as answer:
+                    if answer.status == 200:
+                        async for line in answer.content:
+                            yield json.loads(line)
             await asyncio.sleep(0.2)
 
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import time
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cluster.operators import Operator
 
 TICKS = os.sysconf("SC_CLK_TCK")
 MIB = 1024.0
+
+
+COUNTED = ("paceline_api_reads_total", "paceline_api_writes_total", "paceline_reconcile_duration_seconds_count")
+PAGE_SECONDS = 60.0
+"""For /metrics of a thousand servings, from an operator that is busy."""
 
 
 @dataclass(frozen=True)
@@ -22,30 +31,50 @@ class Reading:
     at: float
     """Monotonic."""
     cpu: float
-    """Seconds of CPU, user and system, since its start."""
+    """Seconds of CPU, user and system, since its start, before /metrics were asked for."""
+    cpu_after: float
+    """The same afterwards: what that cost is not of the time between two looks."""
     rss_mib: float
     reads: float
-    writes: float
-    """Requests to the API server since its start; watches and the Lease left out."""
+    writes: Mapping[tuple[str, ...], float]
+    """(kind, verb, code in the order of the labels) -> requests since its start; watches and the Lease left out."""
     passes: float
 
+    @property
+    def all_writes(self) -> float:
+        """Of every kind."""
+        return sum(self.writes.values())
 
-def read(operator: Operator) -> Reading:
-    """Of a running operator."""
-    process = Path("/proc") / str(operator.daemon.process.pid)
-    spent = process.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
-    (rss,) = (
-        line.split()[1] for line in process.joinpath("status").read_text().splitlines() if line.startswith("VmRSS")
-    )
-    told = operator.metrics()
+
+async def read(operator: Operator) -> Reading:
+    """Of a running operator. Raises OSError where it does not tell."""
+    pid, at = operator.daemon.process.pid, time.monotonic()
+    cpu, rss = cpu_of(pid), rss_of(pid)
+    told = await asyncio.to_thread(_counted, f"http://127.0.0.1:{operator.port}/metrics")
+    reads, writes, passes = COUNTED
     return Reading(
-        at=time.monotonic(),
-        cpu=sum(map(int, spent)) / TICKS,
-        rss_mib=int(rss) / MIB,
-        reads=sum(value for key, value in told.items() if key[0] == "paceline_api_reads_total"),
-        writes=sum(operator.writes().values()),
-        passes=sum(value for key, value in told.items() if key[0] == "paceline_reconcile_duration_seconds_count"),
+        at=at,
+        cpu=cpu,
+        cpu_after=cpu_of(pid),
+        rss_mib=rss,
+        reads=sum(value for key, value in told.items() if key[0] == reads),
+        writes={key[1:]: value for key, value in told.items() if key[0] == writes and "Lease" not in key},
+        passes=sum(value for key, value in told.items() if key[0] == passes),
     )
+
+
+def _counted(url: str) -> dict[tuple[str, ...], float]:
+    """(name, label values ...) -> value of what is counted here, of a page that is tens of thousands of lines long."""
+    with urllib.request.urlopen(url, timeout=PAGE_SECONDS) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if line.startswith(COUNTED)]
+    families = text_string_to_metric_families("\n".join(lines) + "\n")
+    return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
+
+
+def rss_of(pid: int) -> float:
+    """Resident memory of a process, MiB."""
+    rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith("VmRSS")) / MIB
 
 
 def cpu_of(pid: int) -> float:

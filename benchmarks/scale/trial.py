@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.scale.cluster import DENIED, HOME, REPLICAS, World, account, placed, since
 from benchmarks.scale.engines import Engine, loads, quantile
-from benchmarks.scale.measure import Reading, cpu_of, read
+from benchmarks.scale.measure import Reading, cpu_of, read, rss_of
 from paceline_operator import naming
 from tests.cluster.operators import Operator, start, wait_for_leader
 from tests.harness.controlplane import ControlPlane
@@ -20,6 +21,9 @@ from tests.harness.controlplane import ControlPlane
 CRDS = Path(__file__).resolve().parents[2] / "crds"
 CHANGED_SHARE = 0.2
 """Of the servings, whose load changes at once."""
+PROGRESS_SECONDS = 30.0
+"""Between two notes of how far convergence got."""
+LATE_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,17 @@ class Plan:
     """After load has gone, before idle writes are counted: measured numbers are told once a minute at most."""
     idle: float = 30.0
     interval: int = 10
+    until: float = math.inf
+    """When all is to be over (monotonic): convergence is waited for no longer than that leaves time to look at what is
+    there, and parts for which there is no time are left out."""
+
+    def has(self, seconds: float) -> bool:
+        """Whether there is time for what takes so long."""
+        return time.monotonic() + seconds <= self.until
 
 
 Found = dict[str, Any]
+Part = Callable[[World, Operator, Plan], Awaitable[Found]]
 
 
 def run(servings: int, plan: Plan, folder: Path, keep: Callable[[Found], None] = lambda _: None) -> Found:
@@ -71,56 +83,108 @@ async def _measured(
 ) -> Found:
     found: Found = {"servings": len(places), "pods": REPLICAS * len(places), "interval_seconds": plan.interval}
     async with World(cluster, plan.interval) as world:
-        base, others = read(operator), _others(cluster)
-        begun = time.monotonic()
-        await asyncio.gather(*(world.create(*place, number) for number, place in enumerate(places)))
-        found["create_seconds"] = since(begun)
-
-        def converged() -> bool:
-            return sum(seen.converged for seen in world.servings.values()) == len(places)
-
-        done = await _until(world, converged, plan.converge)
-        after = read(operator)
-        found |= {
-            "converge_seconds": since(begun) if done else None,
-            "converge_operator_cpu_seconds": round(after.cpu - base.cpu, 1),
-            "converge_other_cpu_seconds": {
-                name: round(spent - others[name], 1) for name, spent in _others(cluster).items()
-            },
-            "converge_writes": after.writes - base.writes,
-            "converge_reads": after.reads - base.reads,
-            "converge_passes": after.passes - base.passes,
-            "base_rss_mb": round(base.rss_mib, 1),
-            "converged": sum(seen.converged for seen in world.servings.values()),
-        }
-        if not done:
-            late = [key for key, seen in world.servings.items() if not seen.converged]
-            found["not_converged"] = [(*key, world.servings[key].status.get("conditions")) for key in late[:3]]
-            found["rss_mb"] = round(after.rss_mib, 1)
-            keep(found)
-            return found
-        keep(found)
+        if not await _converge(cluster, operator, world, places, plan, found, keep):
+            parts: dict[str, tuple[float, Part]] = {}
+        else:
+            parts = {
+                "change": (plan.change, _change),
+                "faults": (plan.interval + plan.faults, _faults),
+                "idle": (plan.rest + plan.idle, _idle),
+            }
         await _pause(world, plan.settle)
-        first, began = read(operator), time.monotonic()
+        first, began = await read(operator), time.monotonic()
         await _pause(world, plan.steady)
-        last, ended = read(operator), time.monotonic()
+        last, ended = await read(operator), time.monotonic()
         found |= {f"steady_{name}": value for name, value in _rates(first, last).items()}
         found |= {"rss_mb": round(last.rss_mib, 1), "steady_lag": _lags(world, began, ended, plan)}
         keep(found)
-        found["change"] = await _change(world, operator, plan)
-        keep(found)
-        found["faults"] = await _faults(world, operator, plan)
-        keep(found)
-        found["idle"] = await _idle(world, operator, plan)
-        found["rss_end_mb"] = round(read(operator).rss_mib, 1)
+        for name, (seconds, part) in parts.items():
+            if plan.has(seconds):
+                found[name] = await part(world, operator, plan)
+            else:
+                found["left_out"] = [*found.get("left_out", ()), name]
+            keep(found)
+        found["rss_end_mb"] = round(rss_of(operator.daemon.process.pid), 1)
     keep(found)
     return found
+
+
+async def _converge(
+    cluster: ControlPlane,
+    operator: Operator,
+    world: World,
+    places: list[tuple[str, str]],
+    plan: Plan,
+    found: Found,
+    keep: Callable[[Found], None],
+) -> bool:
+    """Create all, and wait for them; what is found, and how far they got, is told all along."""
+    base, others, pid = await read(operator), _others(cluster), operator.daemon.process.pid
+    begun, servings = time.monotonic(), world.servings.values()
+    progress: list[Found] = []
+
+    def note() -> None:
+        progress.append(
+            {
+                "seconds": since(begun),
+                "with_pods": sum(bool(seen.addresses) for seen in servings),
+                "converged": sum(seen.converged for seen in servings),
+                "operator_cpu_seconds": round(cpu_of(pid) - base.cpu_after, 1),
+                "rss_mb": round(rss_of(pid), 1),
+            }
+        )
+        found["converge_progress"] = progress
+        keep(found)
+
+    async def follow() -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            note()
+
+    def converged() -> bool:
+        return len(servings) == len(places) and all(seen.converged for seen in servings)
+
+    limit = min(plan.converge, plan.until - begun - plan.settle - plan.steady)
+    following = asyncio.create_task(follow())
+    creating = asyncio.gather(*(world.create(*place, number) for number, place in enumerate(places)))
+    try:
+        done = await _until(world, lambda: creating.done(), limit)
+        if done:
+            await creating
+            found["create_seconds"] = since(begun)
+            done = await _until(world, converged, limit - (time.monotonic() - begun))
+    finally:
+        following.cancel()
+        creating.cancel()
+        await asyncio.gather(following, creating, return_exceptions=True)
+    seconds = since(begun)
+    note()
+    after = await read(operator)
+    found |= {
+        "converge_seconds": seconds if done else None,
+        "converge_waited_seconds": seconds,
+        "converge_operator_cpu_seconds": round(after.cpu - base.cpu_after, 1),
+        "converge_other_cpu_seconds": {
+            name: round(spent - others[name], 1) for name, spent in _others(cluster).items()
+        },
+        "converge_writes": after.all_writes - base.all_writes,
+        "converge_reads": after.reads - base.reads,
+        "converge_passes": after.passes - base.passes,
+        "base_rss_mb": round(base.rss_mib, 1),
+        "rss_mb": round(after.rss_mib, 1),
+        "converged": sum(seen.converged for seen in servings),
+    }
+    if not done:
+        late = [(key, seen) for key, seen in world.servings.items() if not seen.converged][:LATE_SHOWN]
+        found["not_converged"] = [(*key, seen.status.get("conditions")) for key, seen in late]
+    keep(found)
+    return done
 
 
 async def _change(world: World, operator: Operator, plan: Plan) -> Found:
     """A fifth of the servings goes to another load at once: how long until all of them say so, and who was late."""
     keys = list(world.servings)[: max(1, int(CHANGED_SHARE * len(world.servings)))]
-    first, began = read(operator), time.monotonic()
+    first, began = await read(operator), time.monotonic()
     wanted = {}
     for key in keys:
         now = loads().index(world.servings[key].load)
@@ -133,7 +197,7 @@ async def _change(world: World, operator: Operator, plan: Plan) -> Found:
     done = await _until(world, told, plan.change)
     followed = since(began)
     await _pause(world, max(0.0, plan.change - (time.monotonic() - began)))
-    last = read(operator)
+    last = await read(operator)
     return {
         "servings": len(keys),
         "all_told_seconds": followed if done else None,
@@ -161,9 +225,9 @@ async def _faults(world: World, operator: Operator, plan: Plan) -> Found:
             "application/merge-patch+json",
         )
     await _pause(world, plan.interval)
-    first, began = read(operator), time.monotonic()
+    first, began = await read(operator), time.monotonic()
     await _pause(world, plan.faults)
-    last, ended = read(operator), time.monotonic()
+    last, ended = await read(operator), time.monotonic()
     groups: dict[str, set[int]] = {
         "beside_the_hanging_pod": {id(by_address[address]) for address in hanging.addresses[1:]},
         "lying": {id(by_address[address]) for address in lying.addresses},
@@ -185,14 +249,13 @@ async def _idle(world: World, operator: Operator, plan: Plan) -> Found:
         world.set_load(key, 0)
     await _pause(world, plan.rest)
     before = {key: seen.writes for key, seen in world.servings.items()}
-    first = read(operator)
-    made = operator.writes()
+    first = await read(operator)
     await _pause(world, plan.idle)
-    last = read(operator)
-    now = operator.writes()
-    written = {"/".join(labels): now[labels] - made.get(labels, 0) for labels in now if now[labels] != made.get(labels)}
+    last = await read(operator)
+    changed = {labels: now - first.writes.get(labels, 0) for labels, now in last.writes.items()}
+    written = {"/".join(labels): number for labels, number in changed.items() if number}
     status = sum(seen.writes - before[key] for key, seen in world.servings.items())
-    return {"seconds": plan.idle, "writes": last.writes - first.writes, "by_kind": written, "status_writes": status} | {
+    return {"seconds": plan.idle, "writes": sum(written.values()), "by_kind": written, "status_writes": status} | {
         name: value for name, value in _rates(first, last).items() if name != "writes_per_second"
     }
 
@@ -204,9 +267,9 @@ def _among(members: set[int]) -> Callable[[Engine], bool]:
 def _rates(first: Reading, last: Reading) -> dict[str, float]:
     seconds = last.at - first.at
     return {
-        "cores": round((last.cpu - first.cpu) / seconds, 3),
+        "cores": round((last.cpu - first.cpu_after) / seconds, 3),
         "reads_per_second": round((last.reads - first.reads) / seconds, 1),
-        "writes_per_second": round((last.writes - first.writes) / seconds, 2),
+        "writes_per_second": round((last.all_writes - first.all_writes) / seconds, 2),
         "passes_per_second": round((last.passes - first.passes) / seconds, 1),
     }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from benchmarks.scale import __main__ as program
 from benchmarks.scale.engines import Engine, Engines, quantile
 from benchmarks.scale.measure import exponent
 from benchmarks.scale.trial import Plan, run
@@ -39,6 +41,20 @@ def test_a_lag_is_what_a_reading_comes_later_than_its_period() -> None:
     assert engines.lags(5.0, 40.0, 10.0) == [0.0, 0.0, 0.0, 3.0, 25.0], "b is late until the end"
     assert quantile([0.0, 0.0, 3.0, 25.0], 0.5) == 0.0
     assert quantile([], 0.99) == 0.0
+
+
+def test_the_last_line_tells_of_runs_that_did_not_come_to_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "RESULTS", tmp_path)
+    whole = {"servings": 10, "converged": 10, "converge_seconds": 9.0, "steady_cores": 0.1, "rss_mb": 100.0}
+    late = {"servings": 100, "converged": 60, "converge_seconds": None, "converge_operator_cpu_seconds": 7.0}
+    for one in (whole, late, {"servings": 1000, "error": "not run"}):
+        (tmp_path / f"{one['servings']}.json").write_text(json.dumps(one))
+    assert program.line(10)["cores_steady"] == 0.1
+    told = program.line(100)
+    assert (told["converged"], told["converge_seconds"], told["converge_operator_cpu_seconds"]) == (60, None, 7.0)
+    assert program.line(1000)["error"] == "not run"
 
 
 def test_the_exponent_of_a_power_law_is_its_power() -> None:
