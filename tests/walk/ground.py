@@ -21,7 +21,7 @@ T = TypeVar("T")
 REST_SECONDS = 2.0
 CALM_SECONDS = 1.0
 """Without a write: then other controllers are done with the last step."""
-EVERY_SECONDS = 0.1
+EVERY_SECONDS = 0.25
 SHRINKING_SECONDS = 30.0
 """For which is waited once a walk has failed, which is then walked again and again, smaller and smaller: more than the
 period in which engines are read."""
