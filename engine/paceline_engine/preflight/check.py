@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from paceline_engine.protocol import Seconds, Wire
 
@@ -14,6 +14,11 @@ TERMINATION_BYTES = 4096
 """All that the kubelet keeps of a termination message."""
 FAILED_STATUS = 30
 """Exit status where a check failed: another attempt of the same would fail the same way."""
+
+
+def printable(text: object) -> object:
+    """`text` on one line that does nothing to a terminal, and that every encoding takes: files' words are in it."""
+    return "".join(one if one.isprintable() else " " for one in text) if isinstance(text, str) else text
 
 
 class Level(StrEnum):
@@ -34,9 +39,9 @@ class Check(Wire):
 
     name: Annotated[str, Field(max_length=64)]
     level: Level
-    reason: Annotated[str, Field(max_length=4096)]
+    reason: Annotated[str, BeforeValidator(printable), Field(max_length=4096)]
     """What was found, with the numbers."""
-    remedy: Annotated[str, Field(max_length=1024)] = ""
+    remedy: Annotated[str, BeforeValidator(printable), Field(max_length=1024)] = ""
     """What to do about it; empty where nothing is to be done."""
     seconds: Seconds = 0.0
     """It took, reading included."""

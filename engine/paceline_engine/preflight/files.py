@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import count
 
 from paceline_engine.preflight.check import Check, failed, passed, skipped, warned
 from paceline_engine.preflight.model import Model
@@ -46,7 +47,9 @@ def _weights(model: Model) -> Check:
     if broken:
         return failed(name, f"{where}: {'; '.join(broken)}"[:2000], "bring the files anew, whole")
     if not model.tensors:
-        return skipped(name, f"{where}: no safetensors files to look at; sizes are computed from config.json")
+        return skipped(
+            name, f"{where}: no headers of safetensors files to look at; sizes are computed from config.json"
+        )
     if wrong := _shape(model):
         return failed(name, f"{where}: {wrong}", "the weights are of another model than config.json: bring both anew")
     return passed(name, f"{where}: {len(model.tensors)} tensors, {model.weight_bytes / 2**30:.2f} GiB")
@@ -63,7 +66,8 @@ def _shape(model: Model) -> str:
         if config.hidden and one.shape[1] != config.hidden and "eagle" not in config.architecture.lower():
             return f"{one.name} has {one.shape[1]} columns, hidden_size is {config.hidden}"
     seen = {int(found[1]) for one in model.tensors if (found := _LAYER.search(one.name)) and len(found[1]) < 6}
-    missing = sorted(set(range(config.layers)) - seen) if seen and embeddings else []
+    missing = config.layers - sum(layer < config.layers for layer in seen) if seen and embeddings else 0
     if missing:
-        return f"{len(missing)} of {config.layers} layers have no weights, the first is layer {missing[0]}"
+        first = next(layer for layer in count() if layer not in seen)
+        return f"{missing} of {config.layers} layers have no weights, the first is layer {first}"
     return ""

@@ -29,6 +29,8 @@ MAX_FILES = 512
 """Safetensors files of one model."""
 FIRST_BYTES = 256 * 1024
 """Of a file, asked for at once: most headers are shorter."""
+HEADER_BYTES = 128 * 2**20
+"""Of all files of one model: those of a trillion parameters in 140,000 tensors have 20 MiB."""
 AT_ONCE = 8
 OFFLINE, ELSEWHERE = "HF_HUB_OFFLINE", "VLLM_USE_MODELSCOPE"
 """Variables by which an engine does not ask the hub that we would: its own cache has the files, or another hub."""
@@ -142,7 +144,7 @@ def read(name: str, source: str, found: Place) -> Model:
             settings = config.parse(found.read("config.json", 0, config.MAX_BYTES + 1))
     except MalformedError as error:
         problems.append(str(error))
-    file = next((one for one in vocabulary.FILES if sizes.get(one, 0)), None)
+    file = next((one for one in vocabulary.FILES if one in sizes), None)
     if file and sizes[file] <= vocabulary.MAX_BYTES:
         try:
             tokens = vocabulary.parse(file, found.read(file, 0, vocabulary.MAX_BYTES))
@@ -151,9 +153,10 @@ def read(name: str, source: str, found: Place) -> Model:
     shards, missing = _shards(found, sizes)
     problems += missing
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        results = list(pool.map(lambda one: _header(found, one, sizes[one]), shards))
+        results = list(pool.map(lambda one: _header(found, one, sizes[one], HEADER_BYTES // len(shards)), shards))
     problems += [one for one in results if isinstance(one, str)]
-    tensors = tuple(tensor for one in results if not isinstance(one, str) for tensor in one)
+    taken = [one for one in results if not isinstance(one, str)]
+    tensors = () if None in taken else tuple(tensor for one in taken if one for tensor in one)
     whole = sum(sizes[one] for one in shards)
     return Model(name, source, settings, tokens, tensors, whole, tuple(problems[:8]))
 
@@ -175,11 +178,13 @@ def _shards(found: Place, sizes: Mapping[str, int]) -> tuple[Sequence[str], list
     return [one for one in listed if one in sizes][:MAX_FILES], text
 
 
-def _header(found: Place, name: str, size: int) -> tuple[Tensor, ...] | str:
-    """Tensors of one file, or what is wrong with it."""
+def _header(found: Place, name: str, size: int, most: int) -> tuple[Tensor, ...] | str | None:
+    """Tensors of one file, or what is wrong with it; None where its header is longer than `most`."""
     first = found.read(name, 0, FIRST_BYTES)
     try:
         count = headers.length(first, size)
+        if count > most:
+            return None
         text = first[headers.LENGTH_BYTES : headers.LENGTH_BYTES + count]
         if len(text) < count:
             text += found.read(name, headers.LENGTH_BYTES + len(text), count - len(text))

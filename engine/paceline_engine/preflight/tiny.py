@@ -84,8 +84,8 @@ def arguments(asked: Asked, target: Path, draft: Path | None) -> dict[str, Any]:
 
 def check(asked: Asked, target: Mapping[str, Any] | None, draft: Mapping[str, Any] | None) -> Check:
     """Boot it and let it write a few tokens. `target`, `draft`: their config.json."""
-    if target is None:
-        return skipped(NAME, "the target's config.json was not read")
+    if not isinstance(target, Mapping) or (draft is not None and not isinstance(draft, Mapping)):
+        return skipped(NAME, "a config.json was not read")
     with tempfile.TemporaryDirectory(prefix="paceline-tiny-") as name:
         work = Path(name)
         folders = [_written(work / "target", shrunk(target))]
@@ -99,7 +99,8 @@ def check(asked: Asked, target: Mapping[str, Any] | None, draft: Mapping[str, An
 
 def _fitted(draft: Mapping[str, Any], target: Mapping[str, Any]) -> dict[str, Any]:
     """A head that names layers of its target reads other ones of the small target."""
-    made, layers = dict(draft), int(target.get("num_hidden_layers") or LAYERS)
+    made, said = dict(draft), target.get("num_hidden_layers")
+    layers = said if type(said) is int and said > 0 else LAYERS
     for holder in ("eagle_config", "dflash_config"):
         if isinstance(draft.get(holder), Mapping):
             made[holder] = {key: _within(value, layers) for key, value in draft[holder].items()}

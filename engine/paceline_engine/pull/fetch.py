@@ -233,8 +233,17 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 def open_url(url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
     """GET; raises what urllib raises. Proxies as the environment says, certificates as Python or certifi have them."""
-    if urlsplit(url).scheme not in ("http", "https"):
+    place = urlsplit(url)
+    if place.username is not None:
+        raise PullError(
+            Failure.DOWNLOAD_FAILED, f"the address of {place.hostname} has a user in it: give a token alone"
+        )
+    if place.scheme not in ("http", "https"):
         raise PullError(Failure.DOWNLOAD_FAILED, f"{url[:200]} is not an address of the web")
+    # http.client would say the whole value, which is a token.
+    if odd := [name for name, value in headers.items() if not (value.isascii() and value.isprintable())]:
+        text = f"what is to be sent as {odd[0]} has a line break or another character in it that no header takes"
+        raise PullError(Failure.TOKEN_MISSING, f"{text}: look at the token's Secret")
     opener = urllib.request.build_opener(_Redirects(), urllib.request.HTTPSHandler(context=_certificates()))
     request = urllib.request.Request(url, headers={"User-Agent": "paceline", **headers})  # noqa: S310 checked above
     answer: http.client.HTTPResponse = opener.open(request, timeout=TIMEOUT_SECONDS)

@@ -5,7 +5,6 @@ Of models only small files and headers are read, never weights.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -18,12 +17,13 @@ from paceline_engine.preflight import gather, models
 from paceline_engine.preflight.check import Check, Level, skipped, timed
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.cli import podfields
-from paceline_operator.cli.cluster import Form
+from paceline_operator.cli.cluster import Form, structured
 from paceline_operator.cli.mistake import fail
 from paceline_operator.examined import MODELS, Examined, examine, misspelt
 from paceline_operator.local.document import KIND_LOAD, documents
 from paceline_operator.local.mistake import UserError
 from paceline_operator.resources.preflight import asked
+from paceline_operator.safety.incident import printable
 from paceline_operator.tuning.prior import boot_table, ladder_of
 
 KINDS = tuple(MODELS)
@@ -69,8 +69,9 @@ def preflight(
             one = podfields.checked(document, examine(document))
             looked = where is not None and one.accepted and one.version
             found.append((path, one, _models(document, one, root, gpu_memory) if looked else []))
-    if output is Form.JSON:
-        typer.echo(json.dumps([_json(*one) for one in found], indent=2))
+    text = structured([_json(*one) for one in found], output)
+    if text is not None:
+        typer.echo(text)
     else:
         typer.echo("\n\n".join(_text(path if len(files) > 1 else None, one, checks) for path, one, checks in found))
     good = all(one.accepted and all(check.level is not Level.FAIL for check in checks) for _, one, checks in found)
@@ -129,4 +130,4 @@ def _text(path: Path | None, one: Examined, checks: list[Check]) -> str:
         remedy = f"; {check.remedy}" if check.remedy else ""
         source = f" ({check.source})" if check.source else ""
         lines.append(f"  {check.level.value:<8} {check.name}: {check.reason}{remedy}{source} [{check.seconds:.1f} s]")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
