@@ -71,7 +71,7 @@ def test_from_a_file_to_the_serving(
     assert (place.get(EXPERIMENT, "which") or {})["spec"]["variants"] == [{**WIDE, "parent": "serving"}]
     assert (place.get("ConfigMap", "asked") or {})["data"] == PROMPTS["data"]
     assert shell("experiment", "watch", "which") == "which: Pending\n"
-    assert "no experiment.yaml is in it" in shell("experiment", "apply", "which", status=2)
+    assert "which: nothing is measured yet: Pending" in shell("experiment", "apply", "which", status=2)
 
     measured(place)
     watched = shell("experiment", "watch", f"{namespace}/which", "--context", "elsewhere")

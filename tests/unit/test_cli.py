@@ -1,6 +1,8 @@
 """The command line: a mistake is one message and status 2, never a traceback."""
 
 import inspect
+import json
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -12,10 +14,13 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from paceline_operator.cli import cluster
 from paceline_operator.cli.app import app
+from paceline_operator.cli.cluster import Form
 from paceline_operator.cli.verbs import PACKAGE, VERBS, said
 from paceline_operator.experiment import templates
 from paceline_operator.local import container
+from paceline_operator.preflight.installation import Grade
 from tests.servings import MINIMAL
 
 RUNNER = CliRunner()
@@ -84,6 +89,68 @@ def test_a_mistake_has_status_2_and_a_message(
     assert result.exit_code == 2
     assert said in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["experiment", "template"], ["pin", "--help"]])
+def test_a_full_disk_is_told_in_one_line(arguments: list[str]) -> None:
+    code = "from paceline_operator.cli.app import main; main()"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], timeout=60, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (1, "paceline: No space left on device\n")
+
+
+def test_a_terminal_without_arrows_gets_something_else() -> None:
+    code = "from paceline_operator.cli import app; app.app = lambda: print('k 5 → 1'); app.main()"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (0, "k 5 ? 1\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        ({"exec": {"command": "no-such-login"}}, "No such file or directory: 'no-such-login'"),
+        ({"exec": {"command": "false"}}, "process returned 1"),
+        ({}, "is the cluster up, and is this its address in KUBECONFIG?"),
+    ],
+)
+def test_who_cannot_log_in_or_reach_it_is_told_what_to_do(
+    user: dict[str, dict[str, str]], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in user.values():
+        one |= {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
+    context = {"name": "a", "context": {"cluster": "a", "user": "a"}}
+    config = {"contexts": [context], "current-context": "a", "users": [{"name": "a", "user": user}]}
+    config["clusters"] = [{"name": "a", "cluster": {"server": "https://127.0.0.1:1"}}]
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
+    result = RUNNER.invoke(app, ["status"])
+    assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
+    assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "said"),
+    [
+        (401, "Unauthorized", "log in again"),
+        (403, 'User "system:anonymous" cannot list', "log in again"),
+        (403, 'User "jane" cannot list', "ask for a role"),
+        (500, "etcd is not there", ""),
+    ],
+)
+def test_a_refusal_is_told_with_what_to_do(status: int, message: str, said: str) -> None:
+    assert said in cluster._hint(status, message)
+    assert bool(cluster._hint(status, message)) == bool(said)
+
+
+def test_what_is_printed_for_programs_can_be_read_again() -> None:
+    body = [{"grade": Grade.FAIL, "what": "k 5 → 1"}]
+    assert json.loads(cluster.structured(body, Form.JSON) or "") == [{"grade": "fail", "what": "k 5 → 1"}]
+    assert yaml.safe_load(cluster.structured(body, Form.YAML) or "") == [{"grade": "fail", "what": "k 5 → 1"}]
+    assert cluster.structured(body, Form.TABLE) is None
 
 
 CONTEXTS = "contexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {}}]\ncurrent-context: a\n"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from typing import Annotated
 
 import typer
 
+from paceline_operator.cli.mistake import why
 from paceline_operator.cli.verbs import Verbs
 from paceline_operator.cli.version import version
 
@@ -28,5 +32,13 @@ def paceline(
 
 
 def main() -> None:
-    """Entry point of `paceline`."""
-    app()
+    """Entry point of `paceline`. What cannot be written, a full disk for one, is told in one line: status 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # of a terminal that has no arrows
+    try:
+        app()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in buffers is not tried again
+        print(f"paceline: {why(error)}", file=sys.stderr)
+        sys.exit(1)

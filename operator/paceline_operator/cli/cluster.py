@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -13,7 +15,7 @@ import typer
 import yaml
 
 from paceline_operator import naming
-from paceline_operator.cli.mistake import bring, fail
+from paceline_operator.cli.mistake import bring, fail, why
 from paceline_operator.local.mistake import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 T = TypeVar("T")
+UNAUTHORIZED, FORBIDDEN = 401, 403
 RESOURCE = f"{naming.KIND_SERVING.lower()}.{naming.GROUP}"
 
 
@@ -39,6 +42,17 @@ class Form(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    YAML = "yaml"
+
+
+def structured(body: Any, form: Form) -> str | None:
+    """`body` for programs, or None where the form is a table."""
+    if form is Form.JSON:
+        return json.dumps(body, indent=2, ensure_ascii=False)
+    if form is Form.YAML:
+        plain = json.loads(json.dumps(body))
+        return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)).rstrip()
+    return None
 
 
 def complete(context: typer.Context, incomplete: str) -> list[str]:
@@ -137,9 +151,45 @@ async def _reach(where: Where, work: Callable[[Kube], Awaitable[T]]) -> T:
     except ImportError as error:
         raise UserError(f"a cluster needs packages that are not here: {error}: {bring('operator,cli')}") from None
     try:
-        async with Kube(connect(where.context)) as kube:
+        with _logins() as failed:
+            client = connect(where.context)
+        if failed:
+            raise UserError(f"KUBECONFIG's command to log in failed: {'; '.join(failed)}: run it by itself, or kubectl")
+        async with Kube(client) as kube:
             return await work(kube)
     except NotFoundError as error:
         raise UserError(f"{error}: is paceline installed in this cluster? `paceline doctor` tells") from None
-    except (KubeError, ValueError, OSError) as error:
+    except KubeError as error:
+        raise UserError(f"{error}{_hint(error.status, error.message)}") from None
+    except OSError as error:
+        raise UserError(why(error)) from None
+    except ValueError as error:
         raise UserError(str(error)) from None
+
+
+def _hint(status: int, message: str) -> str:
+    """What to do about an answer, or about none."""
+    if status == 0:
+        return ": is the cluster up, and is this its address in KUBECONFIG? `kubectl cluster-info` asks the same one"
+    if status == UNAUTHORIZED or "system:anonymous" in message:
+        return ": log in again: KUBECONFIG has no credentials that the cluster takes"
+    if status == FORBIDDEN:
+        return ": ask for a role with this right; `paceline doctor` lists yours"
+    return ""
+
+
+@contextmanager
+def _logins() -> Iterator[list[str]]:
+    """What the client of Kubernetes logs about logging in: it goes on as nobody where a command of KUBECONFIG fails."""
+    found: list[str] = []
+
+    class Hear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(" ".join(record.getMessage().split())[:300])
+
+    heard, root = Hear(logging.ERROR), logging.getLogger()
+    root.addHandler(heard)
+    try:
+        yield found
+    finally:
+        root.removeHandler(heard)

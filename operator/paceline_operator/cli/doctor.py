@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 
 from paceline_operator import naming
 from paceline_operator.api.crd import KINDS, crd
-from paceline_operator.cli.cluster import Context, Form, Where, reach
+from paceline_operator.cli.cluster import Context, Form, Where, reach, structured
 from paceline_operator.cli.get import show
 from paceline_operator.kinds import OPTIONAL
 from paceline_operator.local.container import DISTRIBUTION
@@ -33,8 +32,9 @@ def doctor(
     """Check the installation; exit status 1 where something fails."""
     found = reach("doctor", Where(context, None), lambda kube: look(kube, operator_namespace))
     results = checks(found, operator_namespace, datetime.now(UTC))
-    if output is Form.JSON:
-        typer.echo(json.dumps([dataclasses.asdict(check) for check in results], indent=2))
+    text = structured([dataclasses.asdict(check) for check in results], output)
+    if text is not None:
+        typer.echo(text)
     else:
         show(["CHECK", "RESULT", "FOUND", "REMEDY"], [_row(check) for check in results])
     raise typer.Exit(1 if worst(results) is Grade.FAIL else 0)

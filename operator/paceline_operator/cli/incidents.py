@@ -9,7 +9,17 @@ import typer
 
 from paceline_operator import naming
 from paceline_operator.api.status import ServingStatus
-from paceline_operator.cli.cluster import Context, Form, Namespace, Object, Serving, Where, reach, serving_of
+from paceline_operator.cli.cluster import (
+    Context,
+    Form,
+    Namespace,
+    Object,
+    Serving,
+    Where,
+    reach,
+    serving_of,
+    structured,
+)
 from paceline_operator.cli.get import show
 from paceline_operator.safety.incident import printable, read
 from paceline_operator.verdicts import status_of
@@ -31,8 +41,9 @@ def listed(
 ) -> None:
     """List the records of a serving, newest first."""
     found, _ = _records("incidents list", serving, Where(context, namespace))
-    if output is Form.JSON:
-        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
+    text = structured(found, output)
+    if text is not None:
+        typer.echo(text)
     elif found:
         show(HEAD, [_row(record) for record in found])
     else:

@@ -15,6 +15,12 @@ def fail(verb: str, error: Exception | str) -> NoReturn:
     raise typer.Exit(USER_ERROR_STATUS) from None
 
 
+def why(error: OSError) -> str:
+    """What the system said, and of which file where it told."""
+    said = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {said}" if error.filename else said
+
+
 def bring(extra: str) -> str:
     """How packages that are not here come: nothing is published under the project's name."""
     return f"in a clone of paceline, `pip install '.[{extra}]'` brings what is missing"

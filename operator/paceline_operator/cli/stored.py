@@ -81,7 +81,10 @@ def folder_of(verb: str, given: str, where: Where) -> Path:
     """`given` where it is a folder here; else that experiment's results, brought from the cluster."""
     if (folder := Path(given)).is_dir():
         return folder
-    return brought(verb, given, where)[0]
+    folder, status = brought(verb, given, where)
+    if not any(folder.glob("*.json")):
+        fail(verb, f"{given}: nothing is measured yet: {status.phase}")
+    return folder
 
 
 def brought(verb: str, given: str, where: Where) -> tuple[Path, ExperimentStatus]:
