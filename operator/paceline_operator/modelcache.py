@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from paceline_engine.pull.report import Artefact, Failure, Phase, Report
+from paceline_engine.pull.report import FINAL_STATUS, Artefact, Failure, Phase, Report
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status_cache import ArtefactStatus, CachePhase, ModelCacheStatus
@@ -70,6 +70,18 @@ def is_pulled(job: Raw) -> bool:
 def is_pulling(pod: Raw) -> bool:
     """A puller runs in it now."""
     return any("running" in (state.get("state") or {}) for state in _pullers(pod))
+
+
+def unobtainable(pod: Raw) -> str:
+    """Why a pod's weights do not come, which another attempt would not change; empty: they are there, or may come."""
+    for container in _pullers(pod):
+        states = [(container.get(at) or {}).get("terminated") or {} for at in ("state", "lastState")]
+        ended = states[0] or states[1]
+        code, report = ended.get("exitCode"), _report(ended)
+        if isinstance(code, int) and code >= FINAL_STATUS and report is not None:
+            failed = [one for one in report.artefacts if one.phase is Phase.FAILED]
+            return "; ".join(f"{one.name} {one.source}: {one.reason}: {one.message}" for one in failed)[:TEXT]
+    return ""
 
 
 def _row(

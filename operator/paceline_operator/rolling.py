@@ -14,7 +14,7 @@ from paceline_operator.api.engine import PluginInjection
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.checked import refused
 from paceline_operator.clock import moment
-from paceline_operator.modelcache import is_pulled
+from paceline_operator.modelcache import is_pulled, unobtainable
 from paceline_operator.plan import WORKLOAD_KINDS, ChildKey, Object, Observation, key_of
 from paceline_operator.resources import Defaults, Tokens, leaderworkerset, pod, revision, workload
 from paceline_operator.resources import job as pull_job
@@ -291,6 +291,7 @@ def _canary_pod(pods: Sequence[Object], workers: Sequence[Object]) -> CanaryPod 
         unschedulable_since=_unplaced([newest, *of_track(workers, naming.TRACK_CANARY)]),
         crash=ended(newest),
         refused=refused(newest),
+        weightless=unobtainable(newest),
         stuck=_stuck(newest),
     )
 

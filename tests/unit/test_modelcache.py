@@ -70,6 +70,22 @@ def test_what_was_said_of_another_source_does_not_count() -> None:
     assert view([pod(ended(old))]).verdict.reason is Reason.DOWNLOAD_PENDING
 
 
+def test_a_failure_that_another_attempt_does_not_change_is_one() -> None:
+    full = report(Phase.FAILED, reason=Failure.DISK_FULL, message="257 MiB are still to come and 60 MiB are free")
+    broken = report(Phase.FAILED, reason=Failure.DOWNLOAD_FAILED, message="HTTP 503")
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    text = "model hf://owner/target: DiskFull: 257 MiB are still to come and 60 MiB are free"
+    assert modelcache.unobtainable(pod(waiting, ended(full, code=20))) == text
+    assert modelcache.unobtainable(pod(ended(full, code=20))) == text
+    for others in (
+        pod(ended(READY), ended(full, code=20)),
+        pod(waiting, ended(broken, code=10)),
+        pod(waiting, ended("killed", code=137)),
+        pod({}),
+    ):
+        assert modelcache.unobtainable(others) == ""
+
+
 def test_the_newest_word_counts() -> None:
     failed = report(Phase.FAILED, reason=Failure.DISK_FULL, message="no room")
     pods = [pod(ended(READY, "2026-11-30T01:00:00Z")), pod(ended(failed, "2026-11-30T02:00:00Z"), name="demo-2")]

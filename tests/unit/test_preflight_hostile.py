@@ -14,7 +14,7 @@ import pytest
 from paceline_engine.preflight import __main__ as command
 from paceline_engine.preflight import gather, tiny
 from paceline_engine.preflight.asked import Asked, Source
-from paceline_engine.preflight.check import FAILED_STATUS, Level, Report
+from paceline_engine.preflight.check import FAILED_STATUS, Level, Report, passed
 from paceline_engine.preflight.headers import Tensor
 from paceline_engine.pull.fetch import open_url
 from paceline_engine.pull.report import Failure, PullError
@@ -32,7 +32,10 @@ def config(folder: Path, **change: Any) -> None:
 
 
 def raw(text: bytes) -> Callable[[Path], None]:
-    return lambda folder: (folder / "config.json").write_bytes(text) and None
+    def lay(folder: Path) -> None:
+        (folder / "config.json").write_bytes(text)
+
+    return lay
 
 
 def changed(**change: Any) -> Callable[[Path], None]:
@@ -170,7 +173,7 @@ def test_a_secret_that_cannot_be_sent_is_not_told(environment: dict[str, str], f
 def test_a_tiny_model_of_anything_is_tried_or_left_out(
     monkeypatch: pytest.MonkeyPatch, target: Any, draft: Any
 ) -> None:
-    tried = tiny.passed(tiny.NAME, "tried")
+    tried = passed(tiny.NAME, "tried")
     monkeypatch.setattr(tiny, "_outcome", lambda work: tried)
     found = tiny.check(Asked(target=Source(source="/target"), method="eagle3", max_tokens=3), target, draft)
     assert found.level is (Level.PASS if isinstance(target, dict) and not isinstance(draft, list) else Level.SKIP)

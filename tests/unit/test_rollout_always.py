@@ -19,6 +19,7 @@ PODS = st.none() | st.builds(
     unschedulable_since=st.none() | st.integers(0, 4000).map(ago),
     crash=st.sampled_from(["", "engine ended"]),
     refused=st.sampled_from(["", "memory: too little"]),
+    weightless=st.sampled_from(["", "model: DiskFull"]),
     stuck=st.sampled_from(["", "engine: ErrImagePull"]),
 )
 JUDGEMENTS = st.sampled_from([UNKNOWN, GOOD, BAD])

@@ -210,6 +210,12 @@ def test_a_canary_whose_preflight_failed_is_bad_at_once() -> None:
     assert found.events[0].reason is Reason.CHECK_FAILED
 
 
+def test_a_canary_whose_weights_do_not_come_is_bad_at_once() -> None:
+    found = decide(watching(CanaryPod(weightless="model: DiskFull: give the claim more room", stuck="back-off")))
+    assert condition(found, ConditionType.ROLLED_BACK) == (True, Reason.CANARY_NOT_READY)
+    assert "DiskFull: give the claim more room" in found.memory.verdict
+
+
 def test_a_canary_whose_container_cannot_start_is_bad_after_some_minutes() -> None:
     stuck = CanaryPod(stuck="engine: ImagePullBackOff")
     early = decide(watching(stuck))

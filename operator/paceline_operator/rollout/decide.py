@@ -98,6 +98,8 @@ def _judged(s: Situation, memory: RolloutStatus, canary: CanaryStatus) -> Decisi
         return _failed(s, memory, Reason.CRASH_LOOP, f"the canary crashed: {pod.crash}")
     if pod is not None and pod.refused:
         return _failed(s, memory, Reason.CHECK_FAILED, f"preflight of the canary failed: {pod.refused}")
+    if pod is not None and pod.weightless:
+        return _failed(s, memory, Reason.CANARY_NOT_READY, f"the canary's weights do not come: {pod.weightless}")
     if s.judgement.good is False:
         return _failed(s, memory, s.judgement.reason, s.judgement.message)
     if s.replicas == 0:

@@ -42,6 +42,8 @@ class CanaryPod:
     """How its container ended, where it did."""
     refused: str = ""
     """What its preflight found, where that keeps it from starting."""
+    weightless: str = ""
+    """Why its weights do not come, where another attempt would not change that."""
     stuck: str = ""
     """Why a container cannot even start: an image that is not there, a missing Secret, an init container that fails."""
 
