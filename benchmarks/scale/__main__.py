@@ -85,7 +85,7 @@ def line(servings: int) -> dict[str, Any]:
     """What the committed results say of `servings`, and of all that were run with fewer."""
     runs = [json.loads(path.read_text()) for path in RESULTS.glob("*.json")]
     runs = sorted((one for one in runs if one["servings"] <= servings), key=lambda one: int(one["servings"]))
-    last = runs[-1]
+    last, steady = runs[-1], [one for one in runs if one.get("converge_seconds")]
     return {
         "servings": last["servings"],
         "converged": last.get("converged", 0),
@@ -98,8 +98,8 @@ def line(servings: int) -> dict[str, Any]:
         "cores_steady": last.get("steady_cores"),
         "idle_writes": last.get("idle", {}).get("writes"),
         "loop_lag_p99_seconds": last.get("steady_lag", {}).get("p99_seconds"),
-        "cpu_exponent": exponent([(one["servings"], one.get("steady_cores", 0)) for one in runs]),
-        "rss_exponent": exponent([(one["servings"], one.get("rss_mb", 0)) for one in runs]),
+        "cpu_exponent": exponent([(one["servings"], one.get("steady_cores", 0)) for one in steady]),
+        "rss_exponent": exponent([(one["servings"], one.get("rss_mb", 0)) for one in steady]),
         "goals": GOALS,
     }
 

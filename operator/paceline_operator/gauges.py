@@ -7,7 +7,9 @@ bounded.
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from prometheus_client import REGISTRY
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -42,6 +44,8 @@ SERIES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("pass_timestamp_seconds", (), "When the operator looked at the serving last (Unix time)."),
 )
 """(name without PREFIX, labels beside OWNER, help)."""
+Series = tuple[str, tuple[str, ...]]
+"""(name without PREFIX, label values beside OWNER)."""
 Value = tuple[str, tuple[str, ...], float]
 
 
@@ -51,8 +55,8 @@ class ServingSeries(Collector):
     def __init__(self, limit: int = MAX_SERVINGS) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._servings: dict[tuple[str, str], tuple[Value, ...]] = {}
-        """The values, not the status: that takes six times the memory."""
+        self._servings: dict[tuple[str, str], tuple[tuple[Series, ...], array[float]]] = {}
+        """The values, not the status: that takes many times the memory."""
 
     def put(self, serving: tuple[str, str], status: ServingStatus | None, now: float = 0.0) -> None:
         """The status of (namespace, name) after a pass at `now` (Unix time); None: it is gone."""
@@ -60,7 +64,9 @@ class ServingSeries(Collector):
             if status is None:
                 self._servings.pop(serving, None)
             else:
-                self._servings[serving] = (*values(status), ("pass_timestamp_seconds", (), now))
+                told = (*values(status), ("pass_timestamp_seconds", (), now))
+                series = tuple(_series(name, labels) for name, labels, _ in told)
+                self._servings[serving] = series, array("d", (value for _, _, value in told))
 
     def clear(self) -> None:
         """This process looks after nothing any more."""
@@ -76,8 +82,8 @@ class ServingSeries(Collector):
         with self._lock:
             servings = sorted(self._servings.items())[: self._limit]
         found = self._families()
-        for owner, told in servings:
-            for name, labels, value in told:
+        for owner, (series, told) in servings:
+            for (name, labels), value in zip(series, told, strict=True):
                 found[name].add_metric((*owner, *labels), value)
         return found.values()
 
@@ -86,6 +92,12 @@ class ServingSeries(Collector):
         return {
             name: GaugeMetricFamily(f"paceline_serving_{name}", text, labels=OWNER + of) for name, of, text in SERIES
         }
+
+
+@lru_cache(maxsize=8192)
+def _series(name: str, labels: tuple[str, ...]) -> Series:
+    """One copy for all servings."""
+    return name, labels
 
 
 def values(status: ServingStatus) -> Iterator[Value]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from paceline_engine.protocol import Gauges, State
 from paceline_operator import events
+from paceline_operator.api.base import share_names
 from paceline_operator.tuning.model import Engine
 
 
@@ -55,6 +56,7 @@ def look(
     for engine in engines:
         last, how = before.get(engine.name), ended.get(engine.name, "")
         if engine.state is not None and engine.samples is not None:
+            share_names(engine.samples.gauges)
             after[engine.name] = Sighting(_shared(engine.state, after), engine.samples.gauges, now_rfc3339)
             if last and last.state.boot_id != engine.state.boot_id:
                 news.append(events.engine_restarted(engine.name, how, str(last)))
@@ -71,7 +73,9 @@ def _shared(state: State, others: Mapping[str, Sighting]) -> State:
     """`state`, whose table and capabilities are those of another pod where they are the same: most of what it takes."""
     other = next((one.state for one in others.values()), state)
     same = {name: getattr(other, name) for name in _LARGE if getattr(state, name) == getattr(other, name)}
-    return state.model_copy(update=same)
+    shared = state.model_copy(update=same)
+    share_names(shared)
+    return shared
 
 
 _LARGE = ("table", "capabilities", "probe")

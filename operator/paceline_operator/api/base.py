@@ -18,8 +18,13 @@ class ApiModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
 
     def model_post_init(self, _: Any) -> None:
-        """One set of names for all objects that give the same fields: of a status they took more than half."""
-        object.__setattr__(self, "__pydantic_fields_set__", _given(frozenset(self.__pydantic_fields_set__)))
+        """Of a status, sets of names took more than half."""
+        share_names(self)
+
+
+def share_names(model: BaseModel) -> None:
+    """Let `model`, which is frozen, have one set of names of its given fields with all others that give the same."""
+    object.__setattr__(model, "__pydantic_fields_set__", _given(frozenset(model.__pydantic_fields_set__)))
 
 
 @lru_cache(maxsize=4096)

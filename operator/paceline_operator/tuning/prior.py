@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from math import lcm
 
@@ -33,15 +34,22 @@ def ladder_of(spec: ServingSpec) -> tuple[int, ...]:
         return (spec.speculation.max_tokens,)
     if spec.tuning.ladder:
         return tuple(sorted(set(spec.tuning.ladder), reverse=True))
-    ladder = [spec.speculation.max_tokens]
-    while ladder[-1] > 0:
-        ladder.append(_next(ladder))
+    ladder = _thinned(spec.speculation.max_tokens)
     asked = {row.k for row in spec.tuning.table or ()}
     spare = [k for k in ladder if k not in asked]  # what may give way: thin from below, then 0, then maxTokens
     while spare and len(asked) + len(spare) > max(1, spec.engine.max_num_seqs):
         inner = [k for k in spare if k not in (0, spec.speculation.max_tokens)]
         spare.remove(inner[-1] if inner else spare[-1])
     return tuple(sorted(asked | set(spare), reverse=True))
+
+
+@lru_cache(maxsize=64)
+def _thinned(max_tokens: int) -> tuple[int, ...]:
+    """From `max_tokens` down to 0."""
+    ladder = [max_tokens]
+    while ladder[-1] > 0:
+        ladder.append(_next(ladder))
+    return tuple(ladder)
 
 
 def _next(ladder: list[int]) -> int:
@@ -53,6 +61,7 @@ def _next(ladder: list[int]) -> int:
     return min(nests, key=lambda k: (abs(k - wanted), k))
 
 
+@lru_cache(maxsize=32)
 def boot_table(ladder: tuple[int, ...], max_num_seqs: int) -> tuple[int, ...]:
     """Dense table of max_num_seqs + 1 entries (index: sampling requests) that descends through the whole ladder.
 
