@@ -52,6 +52,9 @@ def test_one_run_becomes_a_window() -> None:
     assert (client.ttft.mean, client.ttft.p50) == (pytest.approx(200), pytest.approx(200))
     assert client.tpot.p50 == pytest.approx(100), "1.0 s over 10 further tokens, 0.4 s over 4"
     assert client.itl.p50 == pytest.approx(20), "arrivals, not tokens: five gaps of 20 ms, four of 50"
+    lengths = found.request_lengths
+    assert lengths
+    assert (lengths.p5, lengths.p50, lengths.p95) == pytest.approx((1.05, 1.5, 1.95)), "10 tokens in 5 steps, 4 in 4"
     assert found.acceptance
     assert found.acceptance.by_position == (0.3, 0.1, 0.0)
     assert found.firing_rate == pytest.approx(10 / (16 - 2 - 4))

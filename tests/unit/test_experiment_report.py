@@ -27,6 +27,7 @@ from paceline_operator.experiment.results import (
     LogWarning,
     Methods,
     Quantiles,
+    Spread,
     VariantResult,
     Window,
     folder,
@@ -120,6 +121,18 @@ def test_the_page_has_what_it_promises() -> None:
         "Cost of a million output tokens", "smallest effect",
     ):  # fmt: skip
         assert text in html, text
+
+
+def test_the_spread_between_requests_is_told_of_those_that_draft() -> None:
+    alike = tuple(window(100, at, request_lengths=Spread(p5=1.25, p50=2.5, p95=3 + at)) for at in range(2))
+    report = build(tuple(one.model_copy(update={"windows": alike}) for one in results()))
+    html = page.html(report, {})
+    assert html.count("<td>1.25</td><td>2.50</td><td>3.50</td>") == 2, "serving and k9; the baseline has no drafts"
+    found = json.loads(json.dumps(as_json(report)))
+    assert found["figures"][0]["request_lengths"] == {"p5": 1.25, "p50": 2.5, "p95": 3.5}
+    row = next(csv.DictReader(io.StringIO(windows_csv(report))))
+    assert (row["request_length_p5"], row["request_length_p95"]) == ("1.25", "3.0")
+    assert "Between requests" not in page.html(build(results()), {})
 
 
 def test_what_comes_from_outside_is_escaped() -> None:

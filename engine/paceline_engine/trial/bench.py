@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paceline_engine.trial.facts import Acceptance, Amount, Count, Latency, Quantiles, ResultError, Window
+from paceline_engine.trial.facts import Acceptance, Amount, Count, Latency, Quantiles, ResultError, Spread, Window
 
 MILLISECONDS = 1000.0
 KIND = re.compile(r"\b([A-Z][A-Za-z]{2,40}(?:Error|Exception|Timeout))\b")
@@ -113,6 +113,7 @@ def _window(bench: _Bench, *, round_: int, seed: int, started_at: float, warmed:
             itl=quantiles([gap for _, _, gaps, _ in answered for gap in gaps]),
             e2e=quantiles([latency for _, _, _, latency in answered]),
         ),
+        request_lengths=spread([(length - 1) / len(gaps) for length, _, gaps, _ in answered if length > 1 and gaps]),
         acceptance=None
         if drafts is None
         else Acceptance(
@@ -122,6 +123,14 @@ def _window(bench: _Bench, *, round_: int, seed: int, started_at: float, warmed:
             by_position=tuple(bench.spec_decode_per_position_acceptance_rates),
         ),
     )
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Of requests, linear between two; None of nothing."""
+    if not values:
+        return None
+    p5, p50, p95 = np.percentile(values, (5, 50, 95))
+    return Spread(p5=float(p5), p50=float(p50), p95=float(p95))
 
 
 def quantiles(seconds: Sequence[Amount]) -> Quantiles | None:

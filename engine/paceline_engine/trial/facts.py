@@ -52,6 +52,14 @@ class Latency(Fact):
     e2e: Quantiles | None = None
 
 
+class Spread(Fact):
+    """Of one thing over requests: what 5, 50 and 95 % of them stay below."""
+
+    p5: Amount
+    p50: Amount
+    p95: Amount
+
+
 class Acceptance(Fact):
     """What became of the drafts of one window, by the engine's own counters."""
 
@@ -82,6 +90,8 @@ class Window(Fact):
     """Failed requests by kind."""
     client: Latency = Latency()
     server: Latency = Latency()
+    request_lengths: Spread | None = None
+    """Tokens of a request after its first, over the steps that gave them as the client saw them arrive."""
     acceptance: Acceptance | None = None
     prefix_cache_hit_rate: Share | None = None
     memory_bytes: Count | None = None

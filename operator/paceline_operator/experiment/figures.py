@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
 
-from paceline_operator.experiment.results import Latency, Quantiles, VariantResult, Window
+from paceline_operator.experiment.results import Latency, Quantiles, Spread, VariantResult, Window
 from paceline_operator.experiment.taint import Taint, clean, of_all
 
 SECONDS_PER_HOUR = 3600
@@ -28,6 +28,8 @@ class Figures:
     client: Latency
     """Each quantile is the median of that of the windows."""
     server: Latency
+    request_lengths: Spread | None
+    """As the latencies."""
     prefix_cache_hit_rate: float | None
     memory_bytes: int | None
     requests: int
@@ -70,6 +72,7 @@ def _figures(
         _rate(used),
         _latency([window.client for window in used]),
         _latency([window.server for window in used]),
+        _spread([window.request_lengths for window in used if window.request_lengths is not None]),
         median(rates) if rates else None,
         max((window.memory_bytes for window in windows if window.memory_bytes is not None), default=None),
         sum(window.requests for window in windows),
@@ -93,6 +96,14 @@ def _latency(sides: Sequence[Latency]) -> Latency:
     }
     return Latency(
         **{name: _quantiles([one for side in sides if (one := get(side)) is not None]) for name, get in of.items()}
+    )
+
+
+def _spread(found: Sequence[Spread]) -> Spread | None:
+    if not found:
+        return None
+    return Spread(
+        p5=median(one.p5 for one in found), p50=median(one.p50 for one in found), p95=median(one.p95 for one in found)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html as markup
 from collections.abc import Iterable, Mapping, Sequence
 
+from paceline_operator.experiment.cells import Head, cell, items, note, number, table
 from paceline_operator.experiment.consistency import Consistency, positions, survival
 from paceline_operator.experiment.figures import Figures
 from paceline_operator.experiment.report import JUDGES, Report
@@ -20,8 +21,6 @@ PICTURES = {
     "lengths": "Acceptance length over time; where a window begins is its load, in requests in flight",
 }
 GIB = 2**30
-Head = Sequence[str | tuple[str, str]]
-"""Titles of columns, or a class and a title."""
 CSS = """
 body{font:15px/1.5 system-ui,sans-serif;color:#111827;max-width:1040px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.15rem;margin:2.2rem 0 .5rem}
@@ -45,12 +44,12 @@ def html(report: Report, pictures: Mapping[str, str]) -> str:
     name = markup.escape(results[0].experiment)
     parts = [
         f"<h1>{name}</h1>",
-        _p(_setting(results)),
-        _p(
+        note(_setting(results)),
+        note(
             "Each variant against the baseline, by throughput and TPOT, at so many requests in flight. In brackets: "
             "the ratio of throughput, and what would have been shown in 80 % of such experiments."
         ),
-        f"<ul class=conclusions>{_items(report.conclusions)}</ul>",
+        f"<ul class=conclusions>{items(report.conclusions)}</ul>",
         "<h2>Against the baseline</h2>",
         _verdicts(report.comparisons),
         *(
@@ -63,6 +62,7 @@ def html(report: Report, pictures: Mapping[str, str]) -> str:
         "<h2>Latency, ms</h2>",
         _latencies(report.figures),
         *_drafts(results, report.consistency),
+        *_between(report),
         *_doubts(results, report.taints),
         "<h2>Methods</h2>",
         _methods(results),
@@ -71,10 +71,6 @@ def html(report: Report, pictures: Mapping[str, str]) -> str:
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{name}</title>"
         f"<meta name=viewport content='width=device-width'><style>{CSS}</style><body>{''.join(parts)}</body></html>\n"
     )
-
-
-def _items(texts: Iterable[str]) -> str:
-    return "".join(f"<li>{markup.escape(text)}</li>" for text in texts)
 
 
 def _setting(results: Sequence[VariantResult]) -> str:
@@ -88,7 +84,7 @@ def _verdicts(comparisons: Sequence[Comparison]) -> str:
     head: Head = ["variant", "load", ("text", "word"), "ratio", "95 %", "smallest effect", "rounds"]
     head = [*head, "raw ratio", "raw rounds"]
     tables = [
-        f"<h3>{JUDGES[judge]}</h3>" + _table(head, [_verdict(one) for one in sorted(found, key=_place)])
+        f"<h3>{JUDGES[judge]}</h3>" + table(head, [_verdict(one) for one in sorted(found, key=_place)])
         for judge in Judge
         if (found := [one for one in comparisons if one.judge is judge])
     ]
@@ -99,14 +95,14 @@ def _verdicts(comparisons: Sequence[Comparison]) -> str:
     return "".join(
         [
             *tables,
-            _p(
+            note(
                 "Ratios to the baseline, geometric means over rounds: above 1 is better for throughput, below 1 for "
                 "TPOT. “Better” and “worse” hold for all comparisons of this report together: without any true "
                 "difference, at most 5 % of such experiments say either (Holm). The intervals are of each ratio alone. "
                 "Smallest effect: what would have been shown in 80 % of such experiments; less may have gone unseen. "
                 "Ratios marked * have no round with clean windows of both, and are never called better or worse."
             ),
-            *(_p(f"{', '.join(places)}: {reason}.") for reason, places in told.items()),
+            *(note(f"{', '.join(places)}: {reason}.") for reason, places in told.items()),
         ]
     )
 
@@ -117,15 +113,15 @@ def _place(one: Comparison) -> tuple[str, int]:
 
 def _verdict(one: Comparison) -> list[str]:
     return [
-        _cell(one.variant),
-        _cell(one.load),
+        cell(one.variant),
+        cell(one.load),
         f"<td class='text {CLASSES[one.word]}'>{one.word}</td>",
-        _cell(f"{one.ratio:.3f}{'' if one.basis is Basis.CLEAN else '*'}"),
-        _cell(f"{one.interval[0]:.3f} to {_ratio(one.interval[1])}" if one.interval else "-"),
-        _cell("-" if one.smallest_percent is None else _percent(one.smallest_percent)),
-        _cell(one.rounds),
-        _cell(f"{one.raw_ratio:.3f}"),
-        _cell(one.raw_rounds),
+        cell(f"{one.ratio:.3f}{'' if one.basis is Basis.CLEAN else '*'}"),
+        cell(f"{one.interval[0]:.3f} to {_ratio(one.interval[1])}" if one.interval else "-"),
+        cell("-" if one.smallest_percent is None else _percent(one.smallest_percent)),
+        cell(one.rounds),
+        cell(f"{one.raw_ratio:.3f}"),
+        cell(one.raw_rounds),
     ]
 
 
@@ -152,26 +148,26 @@ def _throughputs(figures: Sequence[Figures], price: float | None) -> str:
     head = [*head, "GPU GiB", *([] if price is None else ["cost of 10⁶"])]
     rows = [
         [
-            _cell(one.variant),
-            _cell(one.load),
-            _cell(f"{one.clean_windows} of {one.windows}"),
-            _number(one.tokens_per_second, 1),
-            _number(one.raw_tokens_per_second, 1),
-            _number(one.tokens_per_second / one.gpus if one.tokens_per_second else None, 1),
-            _cell(f"{one.failed} of {one.failed + one.requests}"),
-            _cell(f"{one.seconds_without_fault:.0f}" + (f", {one.faults} faults" if one.faults else "")),
-            _cell("-" if one.prefix_cache_hit_rate is None else f"{one.prefix_cache_hit_rate:.1%}"),
-            _number(None if one.memory_bytes is None else one.memory_bytes / GIB, 1),
-            *([] if price is None else [_number(one.cost(price), 3)]),
+            cell(one.variant),
+            cell(one.load),
+            cell(f"{one.clean_windows} of {one.windows}"),
+            number(one.tokens_per_second, 1),
+            number(one.raw_tokens_per_second, 1),
+            number(one.tokens_per_second / one.gpus if one.tokens_per_second else None, 1),
+            cell(f"{one.failed} of {one.failed + one.requests}"),
+            cell(f"{one.seconds_without_fault:.0f}" + (f", {one.faults} faults" if one.faults else "")),
+            cell("-" if one.prefix_cache_hit_rate is None else f"{one.prefix_cache_hit_rate:.1%}"),
+            number(None if one.memory_bytes is None else one.memory_bytes / GIB, 1),
+            *([] if price is None else [number(one.cost(price), 3)]),
         ]
         for one in figures
     ]
-    note = (
+    said = (
         "Tokens per second over the clean windows, raw: over all; where none is clean, both are over all. "
         "Failed: requests. No fault: seconds measured before a fault, or without one."
     )
     priced = "" if price is None else f" Cost of a million output tokens, at {price:g} for a GPU-hour."
-    return _table(head, rows) + _p(note + priced)
+    return table(head, rows) + note(said + priced)
 
 
 def _latencies(figures: Sequence[Figures]) -> str:
@@ -183,45 +179,45 @@ def _latencies(figures: Sequence[Figures]) -> str:
         if latency != Latency()
     ]
     rows = [
-        [_cell(one.variant), _cell(one.load), _cell(side), *(_quantiles(getattr(latency, name)) for name in names)]
+        [cell(one.variant), cell(one.load), cell(side), *(_quantiles(getattr(latency, name)) for name in names)]
         for side, one, latency in sides
     ]
     head = ["variant", "load", "side", *(f"{title} p50 / p95 / p99" for title in names.values())]
-    return _table(head, rows) + _p(
+    return table(head, rows) + note(
         "Medians over windows. ITL does not judge speculation: accepted tokens arrive together, so the time between "
         "two arrivals stays that of a step while the time per token falls. TPOT and throughput judge."
     )
 
 
 def _quantiles(found: Quantiles | None) -> str:
-    return _cell("-" if found is None else f"{found.p50:.1f} / {found.p95:.1f} / {found.p99:.1f}")
+    return cell("-" if found is None else f"{found.p50:.1f} / {found.p95:.1f} / {found.p99:.1f}")
 
 
 def _drafts(results: Sequence[VariantResult], consistency: Sequence[Consistency]) -> Iterable[str]:
     if consistency:
         yield "<h2>Drafts, by consistency</h2>"
-        yield _table(
+        yield table(
             ["variant", "k", "efficiency", "length: median", "lowest", "highest", "readings", "firing rate"],
             [
                 [
-                    _cell(one.variant),
-                    _cell(one.k),
-                    _cell(f"{one.efficiency:.0%}"),
-                    *(_number(value, 2) for value in (one.median_length, one.min_length, one.max_length)),
-                    _cell(one.points),
-                    _cell("-" if one.firing_rate is None else f"{one.firing_rate:.0%}"),
+                    cell(one.variant),
+                    cell(one.k),
+                    cell(f"{one.efficiency:.0%}"),
+                    *(number(value, 2) for value in (one.median_length, one.min_length, one.max_length)),
+                    cell(one.points),
+                    cell("-" if one.firing_rate is None else f"{one.firing_rate:.0%}"),
                 ]
                 for one in consistency
             ],
         )
-        yield _p(
+        yield note(
             "Efficiency: median acceptance length over the k + 1 positions that a step computes. "
             "Firing rate: share of a request's decode steps that had a draft."
         )
     for result in results:
-        if table := positions(survival(result)):
+        if rows := positions(survival(result)):
             yield f"<h2>{markup.escape(result.variant)} by position</h2>"
-            yield _table(
+            yield table(
                 [
                     "position",
                     "accepted up to here",
@@ -232,24 +228,44 @@ def _drafts(results: Sequence[VariantResult], consistency: Sequence[Consistency]
                 ],
                 [
                     [
-                        _cell(row.position),
+                        cell(row.position),
                         *(
-                            _number(value, 3)
+                            number(value, 3)
                             for value in (row.survival, row.conditional, row.marginal, row.length, row.per_computed)
                         ),
                     ]
-                    for row in table
+                    for row in rows
                 ],
             )
+
+
+def _between(report: Report) -> Iterable[str]:
+    """Of those that drafted: verification that adapts gains from requests that are not alike."""
+    drafting = {one.variant for one in report.results if one.k}
+    found = [(one, one.request_lengths) for one in report.figures if one.variant in drafting and one.request_lengths]
+    if found:
+        yield "<h2>Between requests</h2>"
+        yield table(
+            ["variant", "load", "tokens a step: 5 %", "median", "95 %"],
+            [
+                [cell(one.variant), cell(one.load), *(number(value, 2) for value in (of.p5, of.p50, of.p95))]
+                for one, of in found
+            ],
+        )
+        yield note(
+            "So many tokens a step had 5, 50 and 95 % of the requests at most, as the client saw them arrive: steps "
+            "without a draft count, and two that arrive together are one. Adaptive verification gains from requests "
+            "that are not alike; where these are near each other, there is nothing to trim."
+        )
 
 
 def _doubts(results: Sequence[VariantResult], taints: Mapping[tuple[str, int, int], Sequence[Taint]]) -> Iterable[str]:
     rows = [
         [
-            _cell(variant),
-            _cell(load),
-            _cell(round_ + 1),
-            _cell("left out" if taint.excludes else "kept"),
+            cell(variant),
+            cell(load),
+            cell(round_ + 1),
+            cell("left out" if taint.excludes else "kept"),
             f"<td class=text>{markup.escape(taint.message)}</td>",
         ]
         for (variant, load, round_), found in taints.items()
@@ -257,11 +273,11 @@ def _doubts(results: Sequence[VariantResult], taints: Mapping[tuple[str, int, in
     ]
     if rows:
         yield "<h2>Tainted windows</h2>"
-        yield _table(["variant", "load", "round", "clean figures", ("text", "why")], rows)
+        yield table(["variant", "load", "round", "clean figures", ("text", "why")], rows)
     missing = [f"{one.variant}: {text}" for one in results for text in one.missing]
     if missing:
         yield "<h2>Missing</h2>"
-        yield f"<ul>{_items(missing)}</ul>"
+        yield f"<ul>{items(missing)}</ul>"
 
 
 def _methods(results: Sequence[VariantResult]) -> str:
@@ -286,25 +302,3 @@ def _method(one: VariantResult) -> str:
 
 def _pairs(found: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in found.items())
-
-
-def _p(text: str) -> str:
-    return f"<p class=note>{markup.escape(text)}</p>"
-
-
-def _cell(value: object) -> str:
-    return f"<td>{markup.escape(str(value))}</td>"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return _cell("-" if value is None else f"{value:,.{digits}f}")
-
-
-def _table(head: Head, rows: Sequence[Sequence[str]]) -> str:
-    """`rows` are ready cells."""
-    titles = "".join(
-        f"<th>{markup.escape(one)}</th>" if isinstance(one, str) else f"<th class={one[0]}>{markup.escape(one[1])}</th>"
-        for one in head
-    )
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f"<div class=wide><table><tr>{titles}</tr>{body}</table></div>"

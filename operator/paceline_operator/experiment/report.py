@@ -85,6 +85,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 **_plain(one),
                 "client": one.client.model_dump(exclude_none=True),
                 "server": one.server.model_dump(exclude_none=True),
+                "request_lengths": one.request_lengths.model_dump() if one.request_lengths else None,
                 "cost_per_million_tokens": _cost(one, report),
             }
             for one in report.figures
@@ -130,6 +131,12 @@ def windows_csv(report: Report) -> str:
                     "failed": sum(one.errors.values()),
                     **_columns("client", one.client),
                     **_columns("server", one.server),
+                    **{
+                        f"request_length_{name}": round(getattr(one.request_lengths, name), DIGITS)
+                        if one.request_lengths
+                        else ""
+                        for name in ("p5", "p50", "p95")
+                    },
                     "drafts": one.acceptance.drafts if one.acceptance else "",
                     "accepted": one.acceptance.accepted if one.acceptance else "",
                     "firing_rate": "" if one.firing_rate is None else round(one.firing_rate, DIGITS),

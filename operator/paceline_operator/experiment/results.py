@@ -20,6 +20,7 @@ from paceline_engine.trial.facts import Fact as Fact
 from paceline_engine.trial.facts import Latency as Latency
 from paceline_engine.trial.facts import Quantiles as Quantiles
 from paceline_engine.trial.facts import ResultError as ResultError
+from paceline_engine.trial.facts import Spread as Spread
 from paceline_engine.trial.facts import Text as Text
 from paceline_engine.trial.facts import Window as Window
 from paceline_operator.api.experiment import BASELINE, VariantName
