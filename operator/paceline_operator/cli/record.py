@@ -20,8 +20,8 @@ from rich.console import Console
 
 from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.cli.cluster import Namespace, Where
-from paceline_operator.cli.mistake import bring, counted, fail
+from paceline_operator.cli.cluster import Context, Namespace, Where
+from paceline_operator.cli.mistake import bring, counted, fail, why
 from paceline_operator.clock import Clock, SystemClock
 from paceline_operator.local import container
 from paceline_operator.local.mistake import UserError
@@ -42,6 +42,7 @@ def record(
         str | None, typer.Argument(metavar="[NAMESPACE/]NAME", help="A SpeculativeServing of the cluster.")
     ] = None,
     namespace: Namespace = None,
+    context: Context = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="In place of it: run this file's serving on this machine.")
     ] = None,
@@ -61,7 +62,7 @@ def record(
             view = PlainView(Console())
             raise typer.Exit(asyncio.run(run(Options(file, report, duration, trace=out), view)))
         assert serving is not None
-        passes = asyncio.run(watch(serving, Where(None, namespace), duration, out, typer.echo))
+        passes = asyncio.run(watch(serving, Where(context, namespace), duration, out, typer.echo))
         typer.echo(f"{counted(passes, 'pass', 'es')} in {out}")
     except UserError as error:
         fail("record", error)
@@ -93,9 +94,11 @@ async def watch(serving: str, where: Where, duration: float | None, out: Path, s
         namespace, name = where.split(serving)
         live = Live(name, namespace, duration)
         keys = KeyFile(settings.read().master_key_file)
-        async with Kube(connect()) as kube, EngineClient() as client:
+        async with Kube(connect(where.context)) as kube, EngineClient() as client:
             return await follow(live, out, kube, client, keys, SystemClock(), _signals(), say)
-    except (KubeError, ValueError, OSError) as error:
+    except OSError as error:
+        raise UserError(why(error)) from None
+    except (KubeError, ValueError) as error:
         raise UserError(str(error)) from None
 
 
