@@ -17,7 +17,7 @@ from tests.harness.node import Node
 
 pytestmark = [pytest.mark.node, pytest.mark.engine, pytest.mark.long]
 
-END_SECONDS = 480.0
+END_SECONDS = 900.0
 EXPERIMENT = {
     "apiVersion": naming.API_VERSION,
     "kind": naming.KIND_EXPERIMENT,
