@@ -59,6 +59,7 @@ class _Member:
     task: asyncio.Task[None] | None = None
     due: float | None = None
     """Since when a pass is running, or from when on one should be (monotonic)."""
+    running: bool = False
     failures: int = 0
 
 
@@ -92,6 +93,8 @@ class Fleet(Generic[K]):
         self._jitter = jitter
         self._members: dict[K, _Member] = {}
         self._active = False
+        self._begun_at = 0.0
+        """When a pass began last, or the tasks did (monotonic)."""
 
     def __len__(self) -> int:
         return len(self._members) if self._active else 0
@@ -124,6 +127,7 @@ class Fleet(Generic[K]):
         if self._active:
             return
         self._active = True
+        self._begun_at = self._clock.monotonic()
         for key in self._members:
             self._launch(key)
 
@@ -143,11 +147,22 @@ class Fleet(Generic[K]):
             member.task = member.due = None
 
     def overdue(self) -> float:
-        """Seconds by which the most overdue object is late: what liveness is judged by."""
+        """Seconds by which the most overdue object is late."""
+        return self._late(0.0)
+
+    def stuck(self) -> float:
+        """Seconds for which a pass has been running, or for which one is due and none has begun: what liveness is
+        judged by. Where a thousand objects come at once, the last are late, and a restart would make them wait anew.
+        """
+        return self._late(self._begun_at)
+
+    def _late(self, since: float) -> float:
+        """As `overdue`; those that wait for their turn count from `since` at the earliest."""
         if not self._active:
             return 0.0
         now = self._clock.monotonic()
-        return max((now - m.due for m in self._members.values() if m.due is not None and m.due < now), default=0.0)
+        due = ((m.due if m.running else max(m.due, since)) for m in self._members.values() if m.due is not None)
+        return max(0.0, now - min(due, default=now))
 
     def _launch(self, key: K) -> None:
         member = self._members[key]
@@ -163,8 +178,12 @@ class Fleet(Generic[K]):
         while True:
             trigger = await self._wait(member, after, resync_at)
             async with self._slots:
-                member.due = self._clock.monotonic()
-                result = await self._pass(key, member, work, trigger)
+                self._begun_at = member.due = self._clock.monotonic()
+                member.running = True
+                try:
+                    result = await self._pass(key, member, work, trigger)
+                finally:
+                    member.running = False
             now = self._clock.monotonic()
             if isinstance(result, Outcome):
                 if result.gone and not member.wake.is_set():

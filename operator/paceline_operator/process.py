@@ -144,8 +144,8 @@ class Operator:
         if any(task.done() for task in self._tasks):
             return "the Lease is not contended for any more, or something is not watched any more"
         with suppress(RuntimeError):  # the fleet changed while it was looked at: it moves
-            if (late := self.fleet.overdue()) > OVERDUE_LIMIT_SECONDS:
-                return f"a pass is {late:.0f} s late"
+            if (late := self.fleet.stuck()) > OVERDUE_LIMIT_SECONDS:
+                return f"a pass is {late:.0f} s late, and no other has begun meanwhile"
         return ""
 
     def check_ready(self) -> str:

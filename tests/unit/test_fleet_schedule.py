@@ -321,3 +321,44 @@ def test_overdue_tells_a_pass_that_does_not_end_and_nothing_else() -> None:
         await fleet_.stop()
 
     run(scenario())
+
+
+def test_who_waits_for_a_turn_is_late_and_not_stuck_and_who_hangs_is() -> None:
+    async def scenario() -> None:
+        async def work(key: str) -> Outcome:
+            await asyncio.sleep(1000 if key == "hangs" else 10)
+            return Outcome(gone=True)
+
+        fleet_ = make(Log(does=work), concurrency=2)
+        for number in range(20):
+            fleet_.add(f"{number}")
+        fleet_.start()
+        await asyncio.sleep(85)
+        assert fleet_.overdue() == pytest.approx(85.0)
+        assert fleet_.stuck() == pytest.approx(5.0), "the others have their turn"
+        fleet_.add("hangs")
+        await asyncio.sleep(75)
+        assert fleet_.stuck() == pytest.approx(60.0), "its pass began when those before it had ended"
+        await fleet_.stop()
+        assert fleet_.stuck() == 0.0
+
+    run(scenario())
+
+
+def test_passes_that_are_due_and_never_begin_are_stuck() -> None:
+    async def scenario() -> None:
+        async def work(_: str) -> Outcome:
+            await asyncio.sleep(50)
+            return Outcome(gone=True)
+
+        fleet_ = make(Log(does=work), concurrency=1)
+        fleet_.add("a")
+        fleet_.add("b")
+        fleet_.start()
+        await asyncio.sleep(40)
+        assert fleet_.stuck() == pytest.approx(40.0)
+        await asyncio.sleep(20)
+        assert fleet_.stuck() == pytest.approx(10.0)
+        await fleet_.stop()
+
+    run(scenario())
