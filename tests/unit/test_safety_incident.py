@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +58,55 @@ def test_values_of_secret_arguments_are_not_kept_and_numbers_of_tokens_are() -> 
     assert clean_arguments(["--tokenizer", "x", "--num-speculative-tokens=3"]) == (
         "--tokenizer", "x", "--num-speculative-tokens=3",
     )  # fmt: skip
+
+
+SECRETS = (
+    "non-default args: {'hf_token': 'hush', 'max_num_batched_tokens': 2048}",
+    "non-default args: {'ssl_keyfile_password': \"hush\", 'tokenizer': 'kept'}",
+    "HF_TOKEN=hush",
+    "AWS_SECRET_ACCESS_KEY: hush",
+    "fetch https://bucket.example/a?X-Amz-Signature=hush&X=1 failed",
+    "redis://:hush@cache:6379/0",
+    "sk-proj-hushhush-hush",
+    "nvapi-hushhushhush",
+    "github_pat_hushhushhush",
+    '{"kv_connector_extra_config": {"password": "hush"}}',
+    "credentials=['hush', 'hush']",
+)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_is_told_by_its_name_or_its_looks(secret: str) -> None:
+    line = f"INFO 11-30 01:10:04 [hub.py:1] {secret}"
+    (kept,), _ = kept_lines(line)
+    assert "hush" not in kept
+    assert "hush" not in "".join(clean_arguments(["--some-config", secret]))
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "Avg generation throughput: 12.5 tokens/s, Running: 3 reqs, GPU KV cache usage: 1.0%",
+        "ValueError: max_num_batched_tokens (2048) is smaller than max_model_len (4096)",
+        "non-default args: {'num_speculative_tokens': 5, 'tokenizer': 'x', 'hf_token': None}",
+        "KeyError: 'model.layers.0.tokens'",
+    ],
+)
+def test_what_counts_tokens_is_no_secret(harmless: str) -> None:
+    line = f"INFO 11-30 01:10:04 [hub.py:1] {harmless}"
+    assert kept_lines(line) == ((line,), 0)
+
+
+@pytest.mark.parametrize("part", ["token=", "a.-", "token:'", "token:['',", "x://", "'", "token:"])
+def test_a_long_line_takes_no_longer(part: str) -> None:
+    line = f"INFO 11-30 01:10:04 [hub.py:1] {part * 40_000}"
+    began = time.process_time()
+    kept_lines(line)
+    assert time.process_time() - began < 5
+
+
+def test_every_value_of_a_secret_argument_is_left_out() -> None:
+    assert clean_arguments(["--api-key", "one", "two", "--port", "1"]) == ("--api-key", "…", "…", "--port", "1")
 
 
 def test_a_record_reads_back_and_says_that_stacks_name_where_an_error_was_noticed() -> None:

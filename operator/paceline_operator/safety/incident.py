@@ -15,6 +15,8 @@ from typing import Any
 
 MAX_LINES = 200
 MAX_LINE = 400
+LOOKED_AT = 4096
+"""Characters of a line that are cleaned: a bound on the time that patterns take."""
 MAX_BYTES = 48 * 1024
 """Of one record: ten of them fit into a ConfigMap, which takes 1 MiB at most, with room to spare."""
 MAX_RECORDS = 10
@@ -31,8 +33,18 @@ _TRACE = re.compile(
 )
 _BARE = re.compile(r"^\s*(Aborted|Segmentation fault|Killed|Fatal Python error: .*|Current thread .*|Thread 0x.*)")
 _SENSITIVE = re.compile(r"prompt|messages?['\"]|content['\"]|token_ids|Bearer|authorization|api[-_]?key", re.IGNORECASE)
-_SECRET = re.compile(r"\b(hf_\w{8,}|sk-\w{8,}|gh[ps]_\w{8,}|eyJ[\w-]{10,}\.[\w.-]+|[A-Fa-f0-9]{32,}|AKIA\w{12,})\b")
+_SECRET = re.compile(
+    r"\b(hf_\w{8,}|(?:sk|nvapi|glpat)-[\w-]{8,}|gh[a-z]_\w{8,}|github_pat_\w{8,}|AIza[\w-]{30,}|"
+    r"eyJ[\w-]{10,}\.[\w.-]+|[A-Fa-f0-9]{32,}|A[KS]IA\w{12,})\b"
+)
 _URL_USER = re.compile(r"(\w+://)[^/@\s]+@")
+_URL_QUERY = re.compile(r"(\w+://[^\s?'\"]+\?)[^\s'\"]+")
+"""Signatures and tokens are there."""
+_KEYED = re.compile(
+    r"""(?i)((?:api[_-]?key|access[_-]?key|token(?!iz|s)|secret|passw|credential)\w{0,32}['"]?\s{0,4}[:=]\s{0,4})"""
+    r"""(?:'[^']*'|"[^"]*"|\[(?!\d)[^\]]*\]?|(?!['"\[\d]|None\b|True\b|False\b)[^\s,;)}\]]+)"""
+)
+"""A value whose name tells of a secret, as Python, JSON and shells write it; numbers are counts."""
 _QUOTED = re.compile(r"'[^']{24,}'|\"[^\"]{24,}\"")
 """Longer than names of files' last parts, options and types are."""
 _ARGUMENT_VALUE = re.compile(r"(?i)(--[\w-]*(?:key|token|secret|password)[\w-]*[= ])\S+")
@@ -83,8 +95,13 @@ def printable(text: str) -> str:
 
 def clean(text: str) -> str:
     """`text` without what looks like a secret, a user in an address, or a long quoted value."""
-    text = _URL_USER.sub(r"\1…@", _SECRET.sub("…", printable(text)))
-    return _QUOTED.sub("'…'", _ARGUMENT_VALUE.sub(r"\1…", text))
+    return _QUOTED.sub("'…'", _ARGUMENT_VALUE.sub(r"\1…", _unnamed(printable(text[:LOOKED_AT]))))
+
+
+def _unnamed(text: str) -> str:
+    """Without secrets that can be told by what they look like, or by their name."""
+    text = _URL_QUERY.sub(r"\1…", _URL_USER.sub(r"\1…@", _SECRET.sub("…", text)))
+    return _KEYED.sub(r"\1…", text)
 
 
 def clean_title(text: str) -> str:
@@ -98,13 +115,12 @@ def clean_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     hide = False
     for argument in arguments:
         name, equals, _ = argument.partition("=")
-        if hide and not argument.startswith("--"):
+        if hide and not argument.startswith("--"):  # each of its values: --api-key takes several
             cleaned.append("…")
-            hide = False
             continue
         secret = argument.startswith("--") and bool(_NAME_SECRET.search(name)) and not _counts(name)
         hide = secret and not equals
-        cleaned.append(f"{name}=…" if secret and equals else _URL_USER.sub(r"\1…@", _SECRET.sub("…", argument)))
+        cleaned.append(f"{name}=…" if secret and equals else _unnamed(argument))
     return tuple(cleaned)
 
 
