@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +10,17 @@ import typer
 
 from paceline_operator import explained, told, worth
 from paceline_operator.api.status import DecisionRecord, ServingStatus
-from paceline_operator.cli.cluster import Context, Namespace, Where, complete, reach, serving_of
+from paceline_operator.cli.cluster import (
+    Context,
+    Form,
+    Namespace,
+    Object,
+    Where,
+    complete,
+    reach,
+    serving_of,
+    structured,
+)
 from paceline_operator.cli.mistake import fail
 from paceline_operator.effective.fleet import Known
 from paceline_operator.local.mistake import UserError
@@ -21,13 +29,6 @@ from paceline_operator.tuning import decide
 from paceline_operator.tuning.model import Memory
 from paceline_operator.verdicts import merge, status_of
 from paceline_operator.worth import Workload
-
-
-class Output(StrEnum):
-    """Of the command."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 def explain(
@@ -42,7 +43,7 @@ def explain(
     ] = None,
     namespace: Namespace = None,
     context: Context = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="Text for people, JSON for programs.")] = Output.TEXT,
+    output: Annotated[Form, typer.Option("--output", "-o", help="For people, or for programs.")] = Form.TABLE,
     gpu_hour: Annotated[
         float | None, typer.Option(min=0, help="Price of a GPU for an hour: tells the cost of a million tokens.")
     ] = None,
@@ -62,8 +63,9 @@ def explain(
         name, status = of_cluster(serving, Where(context, namespace)) if serving else of_trace(record)
     except UserError as error:
         fail("explain", error)
-    if output is Output.JSON:
-        typer.echo(as_json(name, status))
+    text = structured(plain(name, status), output)
+    if text is not None:
+        typer.echo(text)
         return
     typer.echo(explained.text(name, status))
     if any(one is not None for one in (gpu_hour, prefill_share, temperature, structured_share)):
@@ -71,10 +73,9 @@ def explain(
         typer.echo(f"\n{worth.text(worth.of_status(status, workload, gpu_hour, gpus))}")
 
 
-def as_json(name: str, status: ServingStatus) -> str:
+def plain(name: str, status: ServingStatus) -> Object:
     """Status with the API's own names and units."""
-    body = {"name": name, "status": status.model_dump(mode="json", by_alias=True, exclude_none=True)}
-    return json.dumps(body, indent=1, ensure_ascii=False)
+    return {"name": name, "status": status.model_dump(mode="json", by_alias=True, exclude_none=True)}
 
 
 def of_cluster(serving: str, where: Where) -> tuple[str, ServingStatus]:
