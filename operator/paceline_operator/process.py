@@ -188,8 +188,8 @@ class Operator:
             for kind in KINDS:
                 for namespace in self.config.watch_namespaces or ("",):
                     with suppress(KubeError):
-                        for item in await self._kube.list(kind, namespace, {}):
-                            key = (kind, item["metadata"]["namespace"], item["metadata"]["name"])
+                        for place in await self._kube.names(kind, namespace):
+                            key = (kind, *place)
                             if key not in self.fleet:
                                 logger.warning("Object that no watch told of: object=%s", key)
                                 self.fleet.add(key)

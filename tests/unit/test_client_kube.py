@@ -130,6 +130,18 @@ async def test_lists_are_read_to_the_last_page(stub: Stub, kube: Kube) -> None:
     assert [query.get("continue") for query in queries] == [None, ["next"], ["last"]]
 
 
+async def test_names_are_read_to_the_last_page_of_metadata_alone(stub: Stub, kube: Kube) -> None:
+    pages = [
+        {"metadata": {"continue": "next"}, "items": [{"metadata": {"namespace": "a", "name": "x", "uid": "u"}}]},
+        {"metadata": {}, "items": [{"metadata": {"namespace": "b", "name": "y"}}]},
+    ]
+    stub.answers = [(200, json.dumps(page).encode(), {}) for page in pages]
+    assert await kube.names("Pod", "") == [("a", "x"), ("b", "y")]
+    assert {request[1] for request in stub.requests} == {"/api/v1/pods"}
+    assert [request[2] for request in stub.requests] == [{"limit": ["100"]}, {"limit": ["100"], "continue": ["next"]}]
+    assert "as=PartialObjectMetadataList" in stub.requests[0][3]["accept"]
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kubernetes import client
 
 from paceline_operator.clients import watch
+from paceline_operator.clients.kube import METADATA_LIST
 from paceline_operator.clients.session import Session
 from tests.unit.kube_stub import Stub, listening
 
@@ -93,7 +94,7 @@ async def test_it_asks_for_metadata_alone_with_the_label_and_from_the_version_of
     (_, path, first, sent, _), (_, _, second, heard, _) = stub.requests
     assert path == "/api/v1/namespaces/team/pods"
     assert first == {"labelSelector": [LABEL], "limit": ["1"]}
-    assert sent["accept"] == watch.METADATA_LIST
+    assert sent["accept"] == METADATA_LIST
     assert heard["accept"] == watch.METADATA
     assert heard["authorization"] == "Bearer secret"
     assert second["resourceVersion"] == ["7"]

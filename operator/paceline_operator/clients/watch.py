@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from paceline_operator.clients import shallow
-from paceline_operator.clients.kube import RESOURCES, KubeError, UnavailableError, result
+from paceline_operator.clients.kube import METADATA_LIST, RESOURCES, KubeError, UnavailableError, result
 from paceline_operator.clients.session import BROKEN, Answer, Session
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,6 @@ SILENT_SECONDS = 180.0
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 """No object is larger than etcd takes, 1.5 MiB."""
 METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
-METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 Told = Callable[[dict[str, Any]], None]
 """Takes the metadata of an object that came, changed or went."""
 
