@@ -114,14 +114,16 @@ class Operator:
             self._http.server_close()
 
     def object_event(self, kind: str, event: str | None, metadata: Mapping[str, Any]) -> None:
-        """Something happened to an object of ours. A change of status alone is our own write, and wakes nobody.
+        """Something happened to an object of ours. A change of status alone is our own write, and wakes nobody; nor does
+        that it is listed as it is known (event None), as all are when kopf begins another watch.
 
         Also at deletion: the pass finds that the object is gone, or that another has its name.
         """
         key = (kind, metadata["namespace"], metadata["name"])
         telling = ("uid", "generation", "deletionTimestamp", "labels", "annotations")
         seen = hash(repr([metadata.get(name) for name in telling]))
-        if not self._watches(key[1]) or (event == "MODIFIED" and self._seen.get(key) == seen):
+        known = key in self.fleet and self._seen.get(key) == seen
+        if not self._watches(key[1]) or (known and event in ("MODIFIED", None)):
             return
         if event == "DELETED":
             self._seen.pop(key, None)

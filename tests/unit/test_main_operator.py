@@ -71,7 +71,8 @@ def test_a_childs_event_wakes_its_serving_and_no_other_object_of_that_name(
         ("MODIFIED", {"uid": "another"}, True),
         ("DELETED", {}, True),
         ("ADDED", {}, True),
-        (None, {}, True),
+        (None, {}, False),
+        (None, {"generation": 2}, True),
     ],
 )
 def test_all_but_a_change_of_status_alone_wakes(
@@ -82,6 +83,13 @@ def test_all_but_a_change_of_status_alone_wakes(
     monkeypatch.setattr(operator.fleet, "wake", woken.append)
     operator.object_event(naming.KIND_SERVING, kind, meta(**change))
     assert woken == [DEMO] * wakes
+
+
+def test_a_listed_object_that_was_given_up_is_taken_up_again(operator: process.Operator) -> None:
+    operator.object_event(naming.KIND_SERVING, "ADDED", meta())
+    del operator.fleet._members[DEMO]
+    operator.object_event(naming.KIND_SERVING, None, meta())
+    assert DEMO in operator.fleet
 
 
 def test_a_deleted_object_that_comes_back_the_same_wakes(
