@@ -114,8 +114,8 @@ class Operator:
             self._http.server_close()
 
     def object_event(self, kind: str, event: str | None, metadata: Mapping[str, Any]) -> None:
-        """Something happened to an object of ours. A change of status alone is our own write, and wakes nobody; nor does
-        that it is listed as it is known (event None), as all are when kopf begins another watch.
+        """Something happened to an object of ours. A change of status alone is our own write, and wakes nobody; nor is
+        it news that it is listed as it is known (event None), as all are when kopf begins another watch.
 
         Also at deletion: the pass finds that the object is gone, or that another has its name.
         """
