@@ -54,6 +54,16 @@ def test_an_end_that_came_with_its_node_is_not_the_engine_s_and_one_that_answere
     assert said == "engine ended at 2026-01-01T12:00:00Z: Completed, exit code 0 (1 restarts)"
 
 
+def test_an_end_by_the_kubelet_has_the_kubelet_s_word() -> None:
+    body = pod(terminated(137, "Error"), running=False)
+    body["status"] |= {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. "}
+    (end,) = found(body)
+    assert (end.reason, end.message, end.is_the_engine_s) == ("Evicted", "The node was low on resource: memory. ", True)
+    body["status"] |= {"reason": "Terminated", "message": "Pod was terminated in response to imminent node shutdown."}
+    (end,) = found(body)
+    assert not end.is_the_engine_s
+
+
 def test_the_same_end_has_one_key_whether_the_container_runs_again_or_not() -> None:
     (before,) = found(pod(terminated(), running=False, restarts=0))
     (after,) = found(pod(terminated(), running=True, restarts=1))

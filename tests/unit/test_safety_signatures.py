@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +38,21 @@ ILLEGAL = (
         (Death("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"), "gpu-memory"),
         (Death(reason="OOMKilled", exit_code=137), "host-memory"),
         (Death("OSError: [Errno 28] No space left on device: '/var/cache/paceline/x'"), "disk-full"),
+        (
+            Death(message='Usage of EmptyDir volume "cache" exceeds the limit "1Gi". ', reason="Evicted"),
+            "storage-limit",
+        ),
+        (Death(message="The node was low on resource: ephemeral-storage. ", reason="Evicted"), "storage-limit"),
+        (
+            Death("RuntimeError: x", message="The node was low on resource: memory. ", reason="Evicted", exit_code=137),
+            "evicted",
+        ),
+        (
+            Death(
+                "OSError: [Errno 28] No space left on device\nRuntimeError: CUDA error: an illegal memory access was encountered"
+            ),
+            "illegal-access",
+        ),
         (Death("OSError: [Errno 98] Address already in use"), "port-taken"),
         (Death("safetensors_rust.SafetensorError: Error while deserializing header: invalid"), "weights-corrupt"),
         (
@@ -51,6 +68,30 @@ def test_a_known_crash_has_its_name_and_its_source(death: Death, expected: str) 
     assert (found.id, found.fingerprint) == (expected, expected)
     assert found.source.startswith("https://")
     assert found.known
+
+
+LONG = (
+    "a.",
+    "a",
+    "Error",
+    "Error:",
+    "a.Error ",
+    "AssertionError ",
+    "x\n",
+    'File "',
+    'File "a/',
+    "0x",
+    ".",
+    "Worker proc ",
+)
+
+
+@pytest.mark.parametrize("part", [*LONG, "AssertionError num ", "Free memory on device ", "RPC call to ", "'"])
+@pytest.mark.parametrize("before", ["", 'File "', "AssertionError"])
+def test_whatever_an_engine_logs_is_named_soon(part: str, before: str) -> None:
+    began = time.process_time()
+    assert name(Death(before + part * (300_000 // len(part)), reason="Error", exit_code=1)).title
+    assert time.process_time() - began < 5
 
 
 def test_every_signature_is_reached_and_stands_once() -> None:

@@ -21,8 +21,12 @@ HANG_STEPS = 50
 """And at least so many of the engine's own usual steps: a slow engine is not a hang."""
 HANG_LOOKS = 3
 """And in so many looks: an operator that was itself stopped for a while has seen nothing."""
-NODE_ENDS = frozenset({"Unknown", "ContainerStatusUnknown"})
-"""Reasons of containerd and of the kubelet for a container that they lost sight of, as when a node starts anew."""
+NODE_ENDS = frozenset({"Unknown", "ContainerStatusUnknown", "Terminated"})
+"""Reasons of containerd and of the kubelet for a container that they lost sight of, as when a node starts anew, and for
+a pod of a node that is shut down (pkg/kubelet/nodeshutdown: nodeShutdownReason)."""
+EVICTED = "Evicted"
+"""Reason of a pod that the kubelet ended for its node's sake, or because a volume grew beyond its limit
+(pkg/kubelet/eviction: Reason): its containers say `Error` and 137, as if the engine had been killed."""
 
 
 class Kind(StrEnum):
@@ -161,6 +165,9 @@ def _end(pod: Raw, status: Raw, track_label: str, startup_seconds: float) -> End
     at, started = moment(terminated.get("finishedAt")), moment(terminated.get("startedAt"))
     lived = (at - started).total_seconds() if at and started else 0.0
     code = terminated.get("exitCode")
+    of_pod = _dict(pod.get("status"))
+    by_kubelet = of_pod.get("reason") in (EVICTED, "Terminated")
+    said = of_pod if by_kubelet else terminated
     now_running = isinstance(state.get("running"), Mapping)
     restarts = status.get("restartCount")
     return End(
@@ -170,9 +177,9 @@ def _end(pod: Raw, status: Raw, track_label: str, startup_seconds: float) -> End
         restarts=_count(restarts) - (1 if now_running else 0),
         at=at,
         started=started,
-        reason=str(terminated.get("reason", "")),
+        reason=str(said.get("reason", "")),
         exit_code=code if isinstance(code, int) else None,
-        message=str(terminated.get("message", "")),
+        message=str(said.get("message", "")),
         was_ready=lived >= startup_seconds,
         track=str(_dict(meta.get("labels")).get(track_label, "")),
     )

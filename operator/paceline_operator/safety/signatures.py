@@ -20,15 +20,17 @@ from pydantic.alias_generators import to_camel
 
 UNKNOWN = "unknown"
 LOG_CHARACTERS = 64 * 1024
-"""The end of a log that is searched: a bound on the time that patterns take."""
+LINE_CHARACTERS = 2000
+"""The end of a log that is searched, and the beginning of each of its lines: bounds on the time that patterns take."""
 _NOISE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|[0-9]+|'[^']*'|\"[^\"]*\"|/\S+")
 """What differs between two crashes of one kind: addresses, ids, numbers, quoted values, paths."""
-_EXCEPTION = re.compile(r"^.*?\b((?:\w+\.)*\w*(?:Error|Exception|Timeout|Interrupt)(?::.*)?)$", re.MULTILINE)
+_EXCEPTION = re.compile(r"(?<![\w.])\.*((?:\w[\w.]*)?(?:Error|Exception|Timeout|Interrupt)(?::.*)?)$", re.MULTILINE)
+"""From the beginning of a dotted name alone: whatever an engine logs, in time that grows with its length."""
 _QUIET = re.compile(r"\b(DEBUG|INFO|WARNING) \d\d-\d\d \d\d:\d\d:\d\d ")
 """Lines of vLLM's logger that tell of no end: its warnings name exceptions that might come."""
 _FOLLOWS = "EngineDeadError"
 """What vLLM's API server raises once its engine is gone: why, is said before."""
-_FRAME = re.compile(r'File "[^"]*?([^/"]+)", line \d+, in (\w+)')
+_FRAME = re.compile(r'File "(?:[^"\n]*/)?([^/"\n]+)", line \d+, in (\w+)')
 
 
 class Remedy(StrEnum):
@@ -173,7 +175,8 @@ def last_exception(text: str) -> str:
 
 
 def _spoken(text: str) -> str:
-    return "\n".join(line for line in text[-LOG_CHARACTERS:].splitlines() if not _QUIET.search(line))
+    lines = (line[:LINE_CHARACTERS] for line in text[-LOG_CHARACTERS:].splitlines())
+    return "\n".join(line for line in lines if not _QUIET.search(line))
 
 
 def _last(text: str) -> re.Match[str] | None:
