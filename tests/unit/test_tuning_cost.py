@@ -200,3 +200,16 @@ def test_the_covariance_stays_one() -> None:
     found = learnt(DENSE, LOADS, 0.2, 100)
     np.testing.assert_allclose(found.covariance, found.covariance.T)
     assert np.linalg.eigvalsh(found.covariance).min() > -1e-9
+
+
+def test_between_passes_half_of_the_covariance_is_kept_in_single_precision() -> None:
+    before = cost.empty((1, 8, 64), (3, 1, 0))
+    kept = cost.folded(before)
+    size = before.mean.size
+    assert (kept.covariance.dtype, kept.covariance.size) == (np.float32, size * (size + 1) // 2)
+    assert cost.folded(kept) is kept
+    after = cost.unfolded(kept).covariance
+    assert (after.dtype, after.shape) == (np.float64, (size, size))
+    assert np.array_equal(after, after.T)
+    assert np.allclose(after, before.covariance, rtol=1e-6, atol=0.0)
+    assert np.linalg.eigvalsh(after).min() > 0

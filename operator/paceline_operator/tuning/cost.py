@@ -127,10 +127,14 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
 
 
 def folded(cost: Cost) -> Cost:
-    """`cost` between two passes: of its covariance, which is symmetric, the lower triangle alone."""
+    """`cost` between two passes: of its covariance, which is symmetric, the lower triangle alone, in single precision.
+
+    After 120 passes of six simulated servings means of log seconds differed by 1.4e-6 from those with doubles, tables
+    not at all; the smallest eigenvalue, 1e-5, by 1e-9.
+    """
     if cost.covariance.ndim < 2:
         return cost
-    return amended(cost, covariance=cost.covariance.take(_triangle(cost.mean.size)[0]))
+    return amended(cost, covariance=cost.covariance.take(_triangle(cost.mean.size)[0]).astype(np.float32))
 
 
 def unfolded(cost: Cost) -> Cost:
@@ -141,7 +145,9 @@ def unfolded(cost: Cost) -> Cost:
 def whole(cost: Cost) -> Array:
     """The covariance of `cost`, folded or not, as a matrix of the caller's own."""
     folded = cost.covariance.ndim < 2
-    return cost.covariance.take(_triangle(cost.mean.size)[1]) if folded else cost.covariance.copy()
+    if not folded:
+        return cost.covariance.copy()
+    return cost.covariance.astype(np.float64).take(_triangle(cost.mean.size)[1])
 
 
 @lru_cache(maxsize=8)
