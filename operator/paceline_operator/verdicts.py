@@ -22,7 +22,7 @@ MAX_CONDITIONS = 24
 """As many as the CRD takes: those of others give way to ours."""
 _ORDER = list(ConditionType)
 _TELLING = (Reason.OUT_OF_MEMORY, Reason.CRASH_LOOP, Reason.UNSCHEDULABLE)
-_OUT_OF_MEMORY = re.compile(r"[^\n]*out of memory[^\n]*", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"[^\n]{0,300}out of memory[^\n]{0,300}", re.IGNORECASE)
 _CLIPPED = 300
 _FIELDS = 8
 _SHOWN = 3

@@ -31,7 +31,7 @@ MIN_STEPS = 200.0
 """Steps, drafts or request-steps before a share of them is one."""
 TEXT = 300
 """Of an engine's own words."""
-_REFUSED = re.compile(r"[^\n]*adaptive (?:draft )?verification[^\n]*", re.IGNORECASE)
+_REFUSED = re.compile(r"[^\n]{0,300}adaptive (?:draft )?verification[^\n]{0,300}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
