@@ -30,7 +30,7 @@ LATE_SHOWN = 3
 class Plan:
     """Seconds of each part."""
 
-    converge: float = 600.0
+    converge: float = 900.0
     """At most."""
     settle: float = 15.0
     steady: float = 40.0
