@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 def test_an_api_server_that_is_behind_loses_nothing(crds: ControlPlane, course: Course) -> None:
     stages = [stage.name for stage in STAGES]
     course.wait()
-    seconds = [Second(crds, f"second-{number}") for number in range(3)]
+    called = [f"second-{number}" for number in range(3)]
+    seconds = [Second(crds, name) for name in called]
     lost = []
     try:
         names = list(BEHIND)
@@ -41,3 +42,5 @@ def test_an_api_server_that_is_behind_loses_nothing(crds: ControlPlane, course: 
         for second in seconds:
             second.close()
     assert lost == []
+    written = [len((crds.folder / f"audit-{name}.log").read_text().splitlines()) for name in called]
+    assert min(written) > len(STAGES), f"the operators wrote by way of them: {written}"
