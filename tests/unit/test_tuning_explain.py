@@ -114,7 +114,7 @@ def test_decisions_are_newest_first_and_bounded() -> None:
 
 def test_k_is_a_range_while_a_pod_lags() -> None:
     loop = Loop.of(DENSE, workload("gsm8k"), noise=0.02, count=2)
-    status = follow(loop, 20, 256, ServingStatus())[-1]
+    status = follow(loop, 30, 256, ServingStatus())[-1]
     assert status.k == "1"
     loop.engines["pod-1"].policy = None
     lagging = tell(loop.run(1), status)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.protocol import MAX_PROBE_SHARE
+from paceline_engine.protocol import MAX_PROBE_SHARE, Probe
 from paceline_operator.tuning.decide import settings_of
-from paceline_operator.tuning.explore import Headroom, Look, share_of, wish
+from paceline_operator.tuning.explore import KEEP_ALIVE_SECONDS, Headroom, share_of, wish
+from paceline_operator.tuning.look import Look
 from tests.unit.simulated import spec
 
 SETTINGS = settings_of(spec())
@@ -29,3 +32,54 @@ def test_whatever_was_measured_bursts_are_legal(
     ages = dict.fromkeys(SETTINGS.ladder, 0.0)
     probe, _ = wish([here], missing, SETTINGS, ages, {}, 1000.0, Headroom(), None, pace=pace)
     assert probe is None or 0 < share_of(probe) <= MAX_PROBE_SHARE
+
+
+def here(in_force: int, step: float, gains: dict[int, float], slow: float = 1.0) -> Look:
+    """A load where gains are known to 1 %; `slow`: how much longer each draft makes a step."""
+    return Look(
+        load=16,
+        in_force=in_force,
+        gains=[gains.get(k, -1.0) for k in SETTINGS.ladder],
+        errors=[0.01] * SIZE,
+        known=[True] * SIZE,
+        slow=[1 + slow * max(0, k - in_force) for k in SETTINGS.ladder],
+        step=step,
+    )
+
+
+def test_where_steps_are_slow_the_nearest_are_observed_first() -> None:
+    ages = dict.fromkeys(SETTINGS.ladder, 0.0)
+    fast, slow = (
+        wish([here(1, step, {})], SETTINGS.ladder, SETTINGS, ages, {}, 0.0, Headroom(), None)[0]
+        for step in (0.005, 0.15)
+    )
+    assert fast is not None
+    assert slow is not None
+    assert set(fast.ks) == set(SETTINGS.ladder) - {1}
+    assert slow.ks == (0,)
+
+
+def test_a_bad_k_rests_the_longer_the_more_its_burst_costs() -> None:
+    bad = {(16, k): 0.0 for k in SETTINGS.ladder if k > 1}
+    ages = dict.fromkeys(SETTINGS.ladder, 2 * KEEP_ALIVE_SECONDS)
+    for step, tried in ((0.005, True), (0.3, False)):
+        wanted, _ = wish([here(1, step, {1: 0.0})], (), SETTINGS, ages, bad, 2 * KEEP_ALIVE_SECONDS, Headroom(), None)
+        assert wanted is not None
+        assert (SETTINGS.ladder[1] in wanted.ks) is tried
+
+
+def test_a_hopeless_k_rests_from_when_it_was_found_so() -> None:
+    bad = {(16, k): 1000.0 for k in SETTINGS.ladder if k > 1}
+    ages = {k: 0.0 if k < 2 else math.inf for k in SETTINGS.ladder}
+    for now, tried in ((1000.0, False), (1000.0 + 1.5 * KEEP_ALIVE_SECONDS, True)):
+        wanted, _ = wish([here(1, 0.005, {1: 0.0})], (), SETTINGS, ages, bad, now, Headroom(), None)
+        assert wanted is not None
+        assert (SETTINGS.ladder[1] in wanted.ks) is tried
+
+
+def test_other_bursts_are_pushed_at_once_where_a_load_is_new() -> None:
+    """Also of the same k, where they were rare before."""
+    ages = dict.fromkeys(SETTINGS.ladder, 0.0)
+    rare = Probe(ks=(0,), settle_steps=2, burst_steps=8, interval_steps=5000)
+    _, pressing = wish([here(1, 0.15, {})], (0,), SETTINGS, ages, {}, 0.0, Headroom(), rare)
+    assert pressing

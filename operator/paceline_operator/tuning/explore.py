@@ -6,51 +6,46 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
-
-import numpy as np
 
 from paceline_engine.protocol import Probe, Samples
-from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS, Array
 from paceline_operator.tuning.cost import Cost
-from paceline_operator.tuning.goodput import LARGEST_LOG, Z95, Scores
+from paceline_operator.tuning.goodput import Z95
+from paceline_operator.tuning.look import BAD_RATIO, Look, Quarantine
 from paceline_operator.tuning.model import Settings
 from paceline_operator.tuning.timing import places
 
 SETTLE_STEPS, BURST_STEPS = 2, 8
 """Pipeline depth + 1 steps are still under the old k; then as many count as a burst has at least."""
+LENGTH = SETTLE_STEPS + BURST_STEPS
 OBSERVING_SHARE = 0.25
 """Share of steps that bursts may take while a load is unknown: a fifth of a minute of it costs less than a wrong k."""
+OBSERVED_SECONDS = 2.5
+"""That a round of bursts may take: where steps are slow, what the nearest ks say may spare the others. A pass of ten
+seconds has as much at that share."""
 OBSERVING_BURSTS = 12.0
 """Bursts for each ladder k after which an unfinished observation falls back to the ordinary share: some k may never get
 clean steps."""
 SETTLED_LOSS, OFF_LOSS = 0.002, 0.005
 """Of goodput, that bursts may cost where no other k could be better beyond the tie band; and at k=0, where nothing else
 tells that drafts are accepted again."""
-BAD_RATIO = 0.9
-"""A k whose best case is below 0.9 of the incumbent is in quarantine: tried when it was not seen for as long as it had
-been there, so at intervals that double."""
 LEAVING = 1.0
 """Standard errors more that a k in the bursts must be below, so that a push does not follow every flicker."""
 KEEP_ALIVE_SECONDS, RARE_SECONDS = 300.0, 3600.0
 """After which a k that was not measured is probed whatever is known of it: one that is not bad, and the longest that a
 bad one rests."""
 NEAR_REST_SECONDS = 600.0
-"""Longest that the bad k nearest to the one in force rests: whether it is good again, nothing else tells. A burst of a
-k four times slower costs 0.1 % of that."""
+"""Longest that the bad k nearest to the one in force rests, where its burst costs no more than SETTLED_LOSS of that:
+whether it is good again, nothing else tells."""
 BASELINE_SECONDS = 10.0
 """Between two bursts that only make the baseline known, or look at the nearest bad k once it has rested."""
 ALIVE_SECONDS = 80.0
-"""At k=0, at most between two bursts of the k that tells of a change, whatever they cost."""
+"""At k=0, between two bursts of the k that tells of a change of traffic, where no more of them would cost OFF_LOSS."""
 LONGEST_INTERVAL = 1_000_000
 """Steps; no plugin takes a longer one."""
 FULL_CACHE = 0.95
 """KV cache use from which a burst of a k above the one in force might preempt a request."""
 QUEUE_SHARE = 0.1
 """Waiting over running requests from which there is no headroom for bursts that only keep estimates alive."""
-
-Quarantine = Mapping[tuple[int, int], float]
-"""(load bucket, k) -> when it was found bad."""
 
 
 @dataclass(frozen=True)
@@ -70,57 +65,6 @@ def headroom(answers: Iterable[Samples]) -> Headroom:
     return Headroom(queued=waiting > max(1.0, QUEUE_SHARE * running), full=full)
 
 
-def lacking(scores: Scores, since_change: Array, bad: Quarantine) -> tuple[int, ...]:
-    """Ladder ks without their minimum count at this load, or not measured since cost or traffic changed; and `bad` ones
-    that may have become faster, so that a second look is not put off until they have rested."""
-    rows = zip(
-        scores.ladder,
-        scores.known.tolist(),
-        scores.outdated.tolist(),
-        scores.faster.tolist(),
-        (scores.told & (since_change < MIN_REQUEST_STEPS)).tolist(),
-        strict=True,
-    )
-    return tuple(
-        k
-        for k, known, outdated, faster, stale in rows
-        if not known or outdated or (k > 0 and stale) or (faster and (scores.load, k) in bad)
-    )
-
-
-class Look(NamedTuple):
-    """A load that is there: what every ladder k gains over the one in force. Lists follow the ladder."""
-
-    load: int
-    in_force: int
-    gains: list[float]
-    errors: list[float]
-    known: list[bool]
-    slow: list[float]
-    """Step time over that of the k in force."""
-
-
-def look(scores: Scores, in_force: int) -> Look:
-    """At `scores` from the k in force; empty where that is not of the ladder."""
-    if in_force not in scores.ladder:
-        return Look(scores.load, in_force, [], [], [], [])
-    gains, errors = scores.gains(in_force)
-    slow = np.exp(np.minimum(scores.log_step - scores.log_step[scores.ladder.index(in_force)], LARGEST_LOG))
-    return Look(scores.load, in_force, gains, errors, scores.known.tolist(), slow.tolist())
-
-
-def quarantined(past: Quarantine, present: Sequence[Look], ladder: Sequence[int], now: float) -> Quarantine:
-    """`past`, and what the loads that are there say of their ks now."""
-    found = dict(past)
-    for one in present:
-        for k, gain, error, known in zip(ladder, one.gains, one.errors, one.known, strict=False):
-            if k != one.in_force and known and gain + Z95 * error < math.log(BAD_RATIO):
-                found.setdefault((one.load, k), now)
-            else:
-                found.pop((one.load, k), None)
-    return found
-
-
 def wish(
     present: Sequence[Look],
     missing: Collection[int],
@@ -136,12 +80,13 @@ def wish(
     """Bursts for the loads that are there (`present`, not empty), and whether to push them at once in place of
     `current`.
 
-    `missing`: ks to observe now, at the higher share. Otherwise the ks that may yet be better than the one in force
-    take turns at the ordinary share (where they are no better, they are hardly worse). Where there is none, those that
-    are not bad do and k=0 (the baseline; at k=0 the smallest other k, whose drafts tell of a change of traffic), as
-    rarely as keeps their cost at SETTLED_LOSS. A k that was not seen for long (`ages`, seconds) is tried in any case,
-    a bad one at intervals that double; k=0 also while the baseline is `thin`. A k of `current` leaves only when it is
-    clearer than when it came. `pace`: decode steps of an engine in a pass.
+    `missing`: ks to observe now, at the higher share, the nearest to the one in force first. Otherwise the ks that may
+    yet be better than the one in force take turns at the ordinary share (where they are no better, they are hardly
+    worse); k=0 does unless it is worse for sure. Where there is none, those that are not bad do and k=0 (the baseline;
+    at k=0 the smallest other k, whose drafts tell of a change of traffic), as rarely as keeps their cost at
+    SETTLED_LOSS. A k that was not seen for long (`ages`, seconds) is tried in any case, a bad one at intervals that
+    double, and the longer the more its burst costs; k=0 also while the baseline is `thin`. A k of `current` leaves only
+    when it is clearer than when it came. `pace`: decode steps of an engine in a pass.
     """
     ladder, share = settings.ladder, settings.probe_share
     in_force = [one.in_force for one in present]
@@ -156,23 +101,29 @@ def wish(
             best = gain + (Z95 + LEAVING * (k in probed)) * error
             losses[k] = max(losses.get(k, 0.0), -math.expm1(min(gain, 0.0)) * ratio)
             slow[k] = max(slow.get(k, 1.0), ratio)
-            if k != one.in_force and best > math.log1p(settings.min_gain):
+            if k != one.in_force and best > (math.log1p(settings.min_gain) if k else 0.0):
                 better.add(k)
             if best > math.log(BAD_RATIO):
                 good.add(k)
-    if observed := [k for k in ladder if k in missing and k not in only]:
+    burst = LENGTH * max(one.step for one in present)
+    if missing := [k for k in ladder if k in missing and k not in only]:
+        missing.sort(key=lambda k: (abs(k - in_force[0]), k))
+        observed = _affordable(missing, burst, slow)
         wanted = _bursts(observed, _of_time(max(share, OBSERVING_SHARE), observed, slow))
-        return wanted, current is None or wanted.ks != current.ks or share_of(wanted) < share_of(current) / 2
+        return wanted, current is None or wanted.ks != current.ks or not _alike(wanted, current)
     alive = {min((k for k in ladder if k > 0), default=0) if 0 in in_force else ladder[-1]}
     if room.full:
         better = {k for k in better if k <= max(in_force)}
     kept = better or (set() if room.queued else good | alive)
+    costs = {k: min(RARE_SECONDS, burst * losses.get(k, 0.0) / SETTLED_LOSS) for k in ladder}
+    ages = _waited(ages, bad, now)
     rests = {k: KEEP_ALIVE_SECONDS if k in good else _rest(k, age, bad, now) for k, age in ages.items()}
     # At k=0 the smallest other k tells when the rest are to be measured anew.
     rests |= {k: RARE_SECONDS for k in rests if 0 in in_force and k not in good | alive}
-    stale = {k for k, age in ages.items() if age > rests[k]}
+    stale = {k for k, age in ages.items() if age > max(rests[k], costs[k])}
     stale |= {0} & set(ladder) if thin else set()
-    due = {k for k in _nearest(present, bad) - good if ages.get(k, 0.0) > NEAR_REST_SECONDS}
+    near = _nearest(present, bad) - good
+    due = {k for k in near if ages.get(k, 0.0) > max(NEAR_REST_SECONDS, costs[k])}
     # One burst of it, and no turns of others before it.
     ks = [k for k in ladder if k in (due if due and not better else kept | stale | due) and k not in only]
     if not ks:
@@ -181,15 +132,47 @@ def wish(
     if not better:
         lost, most = sum(losses.get(k, 0.0) for k in ks) / len(ks), OFF_LOSS if 0 in in_force else SETTLED_LOSS
         rare = share * 0.5 ** max(0, math.ceil(math.log2(max(lost, 1e-6) * share / most)))
-        rest = BASELINE_SECONDS if thin or due else ALIVE_SECONDS if 0 in in_force else math.inf
+        rest = math.inf
+        if thin or due:
+            rest = BASELINE_SECONDS
+        elif 0 in in_force:
+            rest = _alive(present, ladder, burst * max(losses.get(k, 0.0) for k in ks))
         passes = max(1.0, rest / settings.interval_seconds)
-        share = min(share, max(rare, (SETTLE_STEPS + BURST_STEPS) / (pace * passes))) if pace > 0 else rare
+        share = min(share, max(rare, LENGTH / (pace * passes))) if pace > 0 else rare
     wanted = _bursts(ks, share)
-    if current is not None and wanted.ks == current.ks and 0.5 <= share_of(wanted) / share_of(current) <= 2:
+    if current is not None and wanted.ks == current.ks and _alike(wanted, current):
         wanted = current
     needless = probed - set(ks) - good
     observing = current is not None and share_of(current) > 1.2 * settings.probe_share
     return wanted, observing or bool(needless)
+
+
+def _affordable(ks: Sequence[int], burst: float, slow: Mapping[int, float]) -> list[int]:
+    """The first of `ks`, as many as take OBSERVED_SECONDS for a burst each, and one at least. `burst`: seconds of one
+    at the k in force."""
+    found, left = list[int](), OBSERVED_SECONDS
+    for k in ks:
+        left -= burst * slow.get(k, 1.0)
+        if found and left < 0:
+            break
+        found.append(k)
+    return found
+
+
+def _waited(ages: Mapping[int, float], bad: Quarantine, now: float) -> dict[int, float]:
+    """`ages`, but of a k that was never measured the time since it was found hopeless."""
+    since: dict[int, float] = {}
+    for (_, k), at in bad.items():
+        since[k] = max(at, since.get(k, at))
+    return {k: now - since[k] if math.isinf(age) and k in since else age for k, age in ages.items()}
+
+
+def _alive(present: Sequence[Look], ladder: Sequence[int], lost: float) -> float:
+    """Seconds between two bursts at k=0 that tell of a change, each of which loses `lost` seconds: rarer, where no text
+    could make drafts pay at these loads."""
+    hope = any(k and ceiling > 0 for one in present for k, ceiling in zip(ladder, one.ceilings, strict=False))
+    least, most = (ALIVE_SECONDS, OFF_LOSS) if hope else (KEEP_ALIVE_SECONDS, SETTLED_LOSS)
+    return min(RARE_SECONDS, max(least, lost / most))
 
 
 def _of_time(share: float, ks: Sequence[int], slow: Mapping[int, float]) -> float:
@@ -216,6 +199,11 @@ def share_of(bursts: Probe) -> float:
     return (bursts.settle_steps + bursts.burst_steps) / bursts.interval_steps
 
 
+def _alike(one: Probe, other: Probe) -> bool:
+    """Whether they take about the same share of steps."""
+    return 0.5 <= share_of(one) / share_of(other) <= 2
+
+
 def ages(costs: Cost, loads: Sequence[int], now: float) -> dict[int, float]:
     """Seconds since any of `loads` measured each ladder k."""
     width, rows = len(costs.ladder), places(costs.loads)
@@ -225,8 +213,7 @@ def ages(costs: Cost, loads: Sequence[int], now: float) -> dict[int, float]:
 
 
 def _bursts(ks: Sequence[int], share: float) -> Probe:
-    length = SETTLE_STEPS + BURST_STEPS
-    return _probe(tuple(ks), max(20, math.ceil(length / max(share, length / LONGEST_INTERVAL))))
+    return _probe(tuple(ks), max(20, math.ceil(LENGTH / max(share, LENGTH / LONGEST_INTERVAL))))
 
 
 @lru_cache(maxsize=4096)

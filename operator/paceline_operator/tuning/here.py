@@ -9,7 +9,7 @@ from statistics import median_high
 from paceline_engine.protocol import Probe, Verification, VerificationPolicy
 from paceline_operator.api.speculation import AdaptiveVerification
 from paceline_operator.api.tuning import TuningMode
-from paceline_operator.tuning import account, arms, baseline, explore, guard, parts, verification
+from paceline_operator.tuning import account, arms, baseline, explore, guard, look, parts, verification
 from paceline_operator.tuning.engines import Fleet, repriceable, same
 from paceline_operator.tuning.goodput import Board, Scores
 from paceline_operator.tuning.intake import News
@@ -134,14 +134,15 @@ def bursts(
         # Bursts under adaptive verification teach nothing of the ks when all is verified.
         return amended(state, probe_wish=0), None
     found = [scores.at(load) for load in there]
-    present = [explore.look(at, state.table[at.load]) for at in found]
-    missing = {at.load: explore.lacking(at, state.acceptance.since_change, state.quarantine) for at in found}
+    modes = state.offer.modes or ()
+    present = [look.look(at, state.table[at.load], modes) for at in found]
+    missing = {at.load: look.lacking(at, state.acceptance.since_change, state.quarantine, modes) for at in found}
     waited, steps = dict(state.waited), news.steps()
     for load, ks in missing.items():
         bursts = steps.get(load, 0) / current.interval_steps if current else 0.0
         waited[load] = waited.get(load, 0.0) + bursts if ks else 0.0
     patience = explore.OBSERVING_BURSTS * len(settings.ladder)
-    quarantine = explore.quarantined(state.quarantine, present, settings.ladder, state.now)
+    quarantine = look.quarantined(state.quarantine, present, settings.ladder, state.now)
     wish, pressing = explore.wish(
         present,
         {k for load, ks in missing.items() if waited[load] <= patience for k in ks},

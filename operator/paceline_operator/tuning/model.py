@@ -114,7 +114,7 @@ class BucketView:
     k: int
     recommended_k: int
     observed: bool
-    """Every ladder k has (or, once, had) its minimum count here."""
+    """Every ladder k has (or, once, had) its minimum count here, or is far below what was measured."""
     candidates: Sequence[Candidate]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from paceline_operator.tuning import acceptance, cost, moves, solve
+from paceline_operator.tuning import acceptance, cost, look, moves, solve
 from paceline_operator.tuning.engines import Fleet, graphs
 from paceline_operator.tuning.goodput import Board, board
 from paceline_operator.tuning.intake import News
@@ -22,10 +22,11 @@ def settled(
     """Latch, confirm and move the observed loads."""
     decided: dict[int, Decided] = {**state.decided}
     made: dict[int, Move] = {}
+    modes = state.offer.modes or ()
     # Another traffic is another question.
     held = {load: (state.now if news.turned else until, span) for load, (until, span) in state.held.items()}
     for row, load in enumerate(scores.loads):
-        if load not in decided and scores.known[row].all():
+        if load not in decided and (scores.known[row].all() or all(look.settled(scores.at(load), modes))):
             decided[load] = moves.first(scores.at(load), state.auto[load], state.now)
     if news.learnt and decided:
         stirred = _stirred(settings, decided, scores, news.turned)
@@ -44,12 +45,26 @@ def settled(
                 decided[load], made[load] = found
                 _, span = held.get(load, (0.0, moves.HELD_SECONDS / 2))
                 held[load] = (state.now + 2 * span, min(2 * span, moves.LONGEST_HELD_SECONDS))
-    auto = state.auto
-    if made or len(decided) > len(state.decided):
+    auto, leaning = state.auto, {**state.leaning, **_better(settings, state, scores, decided)}
+    if made or leaning != state.leaning or len(decided) > len(state.decided):
         base = _expected(state, graphs(fleet))
-        auto = solve.table(base, {load: at.k for load, at in decided.items()}, state.cost.loads)
-        return amended(state, decided=decided, auto=auto, held=held), made
+        auto = solve.table(base, {**leaning, **{load: at.k for load, at in decided.items()}}, state.cost.loads)
+        return amended(state, decided=decided, leaning=leaning, auto=auto, held=held), made
     return amended(state, decided=decided, held=held), made
+
+
+def _better(settings: Settings, state: TunerState, scores: Board, decided: Mapping[int, Decided]) -> dict[int, int]:
+    """At loads that are there and not observed yet, a k that is known and better by far than the one in force: what the
+    others lack is no reason to stay."""
+    found = dict[int, int]()
+    for load in state.load.shares:
+        if load in decided or load not in scores.loads:
+            continue
+        limit = settings.tpot_limit_seconds
+        choice = solve.choose(scores.at(load), state.auto[load], settings.min_gain, limit_seconds=limit)
+        if choice.k != state.auto[load] and choice.gain > moves.SURE_BANDS * choice.band > 0:
+            found[load] = choice.k
+    return found
 
 
 def _expected(state: TunerState, graphed: Mapping[int, int]) -> tuple[int, ...]:

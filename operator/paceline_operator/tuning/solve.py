@@ -40,10 +40,11 @@ def choose(
 ) -> Choice:
     """The best known k at a load, or the incumbent where the best is not better by more than the tie band.
 
-    The band is max(min_gain, two standard errors of the difference), to k=0 one standard error; `restless`, the recent
+    The band is max(min_gain, two standard errors of the difference), to k=0 one less `min_gain`; `restless`, the recent
     changes here (decaying), widens it, so that noise cannot make a cell flap. `limit_seconds` (time per output token)
     removes candidates; where it removes all, the fastest stays a candidate. Of several that are better, one within
-    `bounds` (what the neighbouring loads have) is taken where that costs less than the noise.
+    `bounds` (what the neighbouring loads have) is taken where that costs less than the noise, and k=0 where the best is
+    not better than that by a standard error.
     """
     known = [k for k, there in zip(scores.ladder, scores.known.tolist(), strict=True) if there]
     if incumbent not in known:
@@ -63,6 +64,9 @@ def choose(
     if bounds is not None and better and not bounds[0] <= best <= bounds[1]:
         smooth = [k for k in better if bounds[0] <= k <= bounds[1] and gains[best] - gains[k] <= errors[best]]
         best = max(smooth, key=gains.__getitem__, default=best)
+    if best and 0 in better:
+        gain, error = scores.gain(best, 0)
+        best = best if gain > LEAST_ERRORS * error else 0
     shown = best if better else fastest
     return Choice(best, math.expm1(gains[shown]), bands.get(shown, min_gain))
 
@@ -70,8 +74,9 @@ def choose(
 def _band(error: float, min_gain: float, restless: float, *, off: bool) -> float:
     """The gain that a move must exceed. To k=0 it is narrower: of two ks that may be equal, the one that drafts nothing
     is never below the baseline."""
-    least, errors = (0.0, LEAST_ERRORS) if off else (min_gain, STANDARD_ERRORS)
-    return max(least + min_gain * restless, math.expm1((errors + restless / 2) * error))
+    if off:
+        return max(0.0, math.expm1((LEAST_ERRORS + restless / 2) * error) - min_gain)
+    return max(min_gain + min_gain * restless, math.expm1((STANDARD_ERRORS + restless / 2) * error))
 
 
 def table(base: Sequence[int], decided: Mapping[int, int], loads: Sequence[int]) -> tuple[int, ...]:

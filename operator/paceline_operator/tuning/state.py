@@ -66,6 +66,8 @@ class TunerState:
     silent: Mapping[str, float] = field(default_factory=dict)
     """Engine -> seconds for which it had running requests but made no step."""
     decided: Mapping[int, Decided] = field(default_factory=dict)
+    leaning: Mapping[int, int] = field(default_factory=dict)
+    """Load bucket that was not observed yet -> k that was better by far than its entry."""
     auto: tuple[int, ...] = ()
     """The table of mode Auto, whichever mode is in force."""
     views: Mapping[int, BucketView] = field(default_factory=dict)
