@@ -4,24 +4,19 @@ from the claim without asking the hub for anything."""
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hack.setup.common import cache_folder
 from paceline_operator.naming import LABEL_COMPONENT
+from tests.e2e.hub import ENDPOINT, SOURCE, served
 from tests.e2e.scene import Scene
-from tests.e2e.serving import MODEL, manifest
+from tests.e2e.serving import manifest
 from tests.harness.node import Node
-from tests.harness.nodeconfig import ADDRESS
-from tests.harness.processes import Daemon, wait_until
 
 pytestmark = [pytest.mark.node, pytest.mark.engine]
 
-PORT = 8900
-SOURCE = "hf://test/smollm2"
 COMMIT = "c" * 40
 SECONDS_A_MEGABYTE = 0.05
 """270 MB take 14 s: long enough to be seen on their way."""
@@ -30,7 +25,7 @@ PULL_SECONDS, START_SECONDS = 90.0, 180.0
 
 def test_a_model_is_downloaded_once_and_served_from_the_claim(node: Node, node_namespace: str, tmp_path: Path) -> None:
     scene = Scene(node, node_namespace, "cached")
-    hub, counts = _hub(node, tmp_path)
+    hub, counts = served(node, tmp_path, SECONDS_A_MEGABYTE)
     try:
         _volume(scene, tmp_path)
         scene.install()
@@ -53,25 +48,6 @@ def test_a_model_is_downloaded_once_and_served_from_the_claim(node: Node, node_n
             assert report["answered"] > 0
     finally:
         hub.stop()
-
-
-def _hub(node: Node, folder: Path) -> tuple[Daemon, Path]:
-    models, counts = folder / "hub", folder / "counts.json"
-    models.mkdir()
-    (models / "smollm2").symlink_to(cache_folder() / "models" / MODEL)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.fakehub",
-        ADDRESS,
-        str(PORT),
-        str(models),
-        str(counts),
-        str(SECONDS_A_MEGABYTE),
-    ]
-    hub = Daemon("hub", [*node.prefix, *command], node.logs_dir, folder=Path(__file__).parents[2])
-    wait_until(lambda: "ready" in hub.tail() or None, "the hub", timeout_seconds=30, daemons=[hub])
-    return hub, counts
 
 
 def _volume(scene: Scene, folder: Path) -> None:
@@ -97,7 +73,7 @@ def _serving() -> dict[str, Any]:
     spec = body["spec"]
     spec["model"] = {"source": SOURCE, "cache": {"claim": {"size": "1Gi"}, "download": "Job"}}
     spec["engine"]["preflight"] = "Disabled"  # every byte of the hub is counted here, and it reads ahead
-    spec["engine"]["env"].append({"name": "HF_ENDPOINT", "value": f"http://{ADDRESS}:{PORT}"})
+    spec["engine"]["env"].append(ENDPOINT)
     template = spec["engine"]["podTemplate"]["spec"]
     # The puller runs in the engine's image, which here is the host's own /usr.
     (engine,) = template["containers"]

@@ -22,6 +22,7 @@ import pytest
 
 from hack.setup.common import cache_folder
 from paceline_operator import naming
+from tests.e2e.hub import ENDPOINT, SOURCE, served
 from tests.e2e.scene import LOAD, Object, Scene
 from tests.e2e.serving import MODEL, engine_environment, manifest
 from tests.harness.faultbook import REAL, Seen, tell
@@ -33,6 +34,7 @@ pytestmark = [pytest.mark.node, pytest.mark.engine, pytest.mark.long]
 START_SECONDS = 240.0
 FAULT_SECONDS = 240.0
 TUNING = {"intervalSeconds": 2, "mode": "Manual", "table": [{"fromRequests": 1, "k": 2}]}
+CLAIM = "small"
 BROKEN = "/broken"
 """Where pods see the models that are damaged."""
 
@@ -279,9 +281,12 @@ def _memory(spec: dict[str, Any]) -> None:
 
 
 def _disk(spec: dict[str, Any]) -> None:
-    volumes = spec["engine"]["podTemplate"]["spec"]["volumes"]
-    small = {"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
-    volumes += [{"name": "cache", **small}, {"name": "tmp", **small}]
+    spec["model"] |= {"source": SOURCE, "servedName": "chat", "cache": {"claimName": CLAIM}}
+    spec["engine"]["env"].append(ENDPOINT)
+    pod = spec["engine"]["podTemplate"]["spec"]
+    # The puller runs in the engine's image, which here is the host's own /usr.
+    mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] not in ("models", "broken")]
+    pod["initContainers"] = [{"name": "paceline-pull", "volumeMounts": mounts}]
 
 
 CANARIES: dict[str, Callable[[dict[str, Any]], None]] = {
@@ -290,7 +295,6 @@ CANARIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "draft of another vocabulary": _vocabulary,
     "port taken": _port,
     "out of memory": _memory,
-    "disk full": _disk,
     "the same, with preflight": _looked_at,
     "model token Secret missing": lambda spec: spec["model"].update(tokenSecretName="not-there"),
 }
@@ -300,11 +304,13 @@ TURNS = (
     ("the same, with preflight",),
     ("port taken",),
     ("out of memory",),
-    ("disk full",),
     ("model token Secret missing",),
 )
 """What one stage is for: a run of all of them takes longer than one test may."""
-NEVER_STARTED = {"model token Secret missing": "CanaryNotReady", "the same, with preflight": "CheckFailed"}
+NEVER_STARTED = {
+    "model token Secret missing": "CanaryNotReady", "the same, with preflight": "CheckFailed",
+    "disk full": "CanaryNotReady",
+}  # fmt: skip
 """Faults without an engine that ended, and the event that tells of them."""
 STUCK_SECONDS = 420.0
 """Until the operator gives up on what a container waits for, and more."""
@@ -326,6 +332,39 @@ def test_a_canary_that_cannot_start_is_named_recorded_and_taken_back(
                 unseen.append(f"{fault}: {error}")
                 _back(stage, spec)
     assert unseen == []
+
+
+def test_a_canary_whose_model_cache_is_full_is_named_and_taken_back(
+    node: Node, node_namespace: str, tmp_path: Path
+) -> None:
+    spec = serving(tmp_path, replicas=1, safety={"crashes": 16}, rollout={"canary": {"observeSeconds": 8}})
+    hub, _ = served(node, tmp_path)
+    try:
+        with staged(node, node_namespace, spec, 1) as stage:
+            _small(stage.scene, tmp_path)
+            (healthy,) = stage.ready()
+            _canary(stage, spec, healthy, "disk full", _disk)
+    finally:
+        hub.stop()
+
+
+def _small(scene: Scene, folder: Path) -> None:
+    """A claim of a volume that is too small for the model: mounted where the node alone sees it, gone with the node."""
+    held = folder / "claim"
+    held.mkdir()
+    assert scene.node.daemon is not None
+    inside = ["nsenter", f"--mount=/proc/{scene.node.daemon.process.pid}/ns/mnt"]
+    subprocess.run([*inside, "mount", "-t", "tmpfs", "-o", "size=64m,mode=777", "tmpfs", str(held)], check=True)
+    size, modes = {"storage": "64Mi"}, ["ReadWriteMany"]
+    volume = {"capacity": size, "accessModes": modes, "hostPath": {"path": str(held)}}
+    named = {"storageClassName": "", "volumeName": scene.namespace}
+    _apply(scene, "PersistentVolume", scene.namespace, volume)
+    _apply(scene, "PersistentVolumeClaim", CLAIM, {"accessModes": modes, "resources": {"requests": size}, **named})
+
+
+def _apply(scene: Scene, kind: str, name: str, spec: Object) -> None:
+    body = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    scene.kubectl("apply", "-f", "-", input=json.dumps(body))
 
 
 def test_an_engine_that_ends_with_its_own_exception_is_named_recorded_and_taken_back(

@@ -39,7 +39,7 @@ FAULTS = {
     "own exception": "a canary with synthetic acceptance, which kills a CPU engine at its first request",
     "two crashes": "after two of the ends above, the breaker",
     "out of memory": "a canary whose container may have 256 MiB",
-    "disk full": "a canary whose volumes for caches and /tmp hold 1 MiB",
+    "disk full": "a canary whose model cache is a claim of 64 MiB, too small for the weights",
     "corrupted weights": "a canary whose model.safetensors is cut off",
     "wrong tokenizer": "a canary whose tokenizer.json is no tokenizer",
     "draft of another vocabulary": "a canary with a draft model of another vocabulary",
