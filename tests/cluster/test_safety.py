@@ -193,9 +193,11 @@ def test_the_published_grid_is_taken_to_the_right_rung_though_operators_are_kill
             assert place.events(reason), reason
         spec = (place.get(naming.KIND_SERVING, "chat") or {})["spec"]
         assert spec["speculation"]["adaptiveVerification"] == "Enabled", "the user's word is not written over"
-        before = place.children()
-        _records(place, Shell(place.cluster, place.namespace, tmp_path))
+        before, shell = place.children(), Shell(place.cluster, place.namespace, tmp_path)
+        _records(place, shell)
         assert place.children() == before
+        shell("retry", "chat")
+        place.condition("chat", "RemedyInForce", "NoFault")
 
 
 def _records(place: Place, shell: Shell) -> None:
@@ -212,8 +214,6 @@ def _records(place: Place, shell: Shell) -> None:
     assert "no incident x" in shell("incidents", "show", "chat", "x", status=2)
     owner = place.child("ConfigMap", "chat-incidents")["metadata"]["ownerReferences"][0]
     assert owner["kind"] == naming.KIND_SERVING
-    shell("retry", "chat")
-    place.condition("chat", "RemedyInForce", "NoFault")
 
 
 def test_a_pod_that_stands_still_is_replaced_and_one_that_moves_slowly_is_not(relay: Relay) -> None:
