@@ -91,6 +91,15 @@ def effective(
     return found.known, Verdict(ConditionType.SPECULATION_EFFECTIVE, found.status, found.reason, found.message)
 
 
+def resumed(previous: ServingStatus, why: str) -> list[Verdict]:
+    """In place of conditions that say that the serving is not looked after, once it is again and k is held; `why`:
+    "while"."""
+    stopped = (Reason.NOT_ACCEPTED, Reason.SUSPENDED)
+    kinds = (ConditionType.METRICS_AVAILABLE, ConditionType.SPECULATION_EFFECTIVE)
+    told = [ConditionType(one.type) for one in previous.conditions if one.reason in stopped and one.type in kinds]
+    return [Verdict(kind, None, Reason.HOLDING, f"not told while {why}") for kind in told]
+
+
 def _more(step: Step, engines: Sequence[Engine], previous: ServingStatus) -> dict[str, Any]:
     """Engines that do not answer change nothing."""
     state = step.memory.state

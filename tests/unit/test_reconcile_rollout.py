@@ -455,10 +455,15 @@ async def test_a_canary_that_nobody_judges_is_said(stage: Stage) -> None:
     await stage.go(2)
     assert stage.condition("Progressing") == ("True", "CanaryUnjudged")
     assert "spec.suspend" in stage.message("Progressing")
+    assert stage.condition("SpeculationEffective") == ("Unknown", "Suspended")
     stage.writes()
     await stage.go(2)
     assert stage.changed() == []
     stage.apply(AFTER)
+    await stage.go()
+    assert stage.status["rollout"]["phase"] == "Canary"
+    for kind in ("SpeculationEffective", "MetricsAvailable"):
+        assert stage.condition(kind) == ("Unknown", "Holding"), "it is looked after again"
     await stage.until("RolledBack")
 
 
