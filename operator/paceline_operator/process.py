@@ -83,13 +83,17 @@ class Operator:
         """What an object's last event said, status left out, as a hash."""
         self._beat = self._contact = self._clock.monotonic()
         """When the event loop ran last, and when the API server answered last, whatever it said."""
+        self._known: frozenset[str] | None = None
+        """Kinds of ours that the cluster had before kopf looked for them: one that came meanwhile is a change."""
         self._tasks: list[asyncio.Task[None]] = []
         self._http: ThreadingHTTPServer | None = None
 
     async def start(self) -> None:
-        """Open the HTTP port and contend for the Lease."""
+        """Open the HTTP port and contend for the Lease. kopf looks for kinds once this is done."""
         metrics.watch_fleet(self.fleet.overdue, self.fleet.__len__)
         self._http = health.serve(self.config.http_host, self.config.http_port, self.check, self.check_ready)
+        with suppress(KubeError):
+            self._known = await self._served()
         loop = asyncio.get_running_loop()
         watches = [
             Watch(self._session, kind, namespace, naming.LABEL_SERVING, self.child_event, self.fleet.wake_all).run()
@@ -213,7 +217,6 @@ class Operator:
 
         Optional kinds are not watched: where they come or go, each serving takes a look.
         """
-        known: frozenset[str] | None = None
         optional: frozenset[str] | None = None
         while True:
             with suppress(KubeError):
@@ -224,12 +227,11 @@ class Operator:
                 optional = found
             with suppress(KubeError):
                 served = await self._served()
-                if known is not None and served != known:
-                    logger.warning(
-                        "Kinds changed, watching begins anew: before=%s now=%s", sorted(known), sorted(served)
-                    )
+                if served != self._known:
+                    before = "unknown" if self._known is None else sorted(self._known)
+                    logger.warning("Kinds changed, watching begins anew: before=%s now=%s", before, sorted(served))
                     self.stop_flag.set()
-                known = served
+                self._known = served
             await asyncio.sleep(KINDS_SECONDS)
 
 
