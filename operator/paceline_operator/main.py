@@ -79,7 +79,9 @@ async def startup(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) ->
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = Patience()
     settings.watching.chunk_size = 500
-    settings.scanning.disabled = bool(memo.operator.config.watch_namespaces)
+    # `Operator` does that, in one namespace as in all: kopf looks at once where a definition changes, and misses a kind
+    # that is served a moment later.
+    settings.scanning.disabled = True
     # Unused as long as no handler needs state; set before anybody could have any under kopf's own names.
     settings.persistence.finalizer = f"{naming.GROUP}/finalizer"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"kopf.{naming.GROUP}")

@@ -145,13 +145,10 @@ def test_rights_are_those_that_the_operator_uses() -> None:
         ("", "pods/log"): {"get"},
         ("", "configmaps"): {"get", "create", "patch"},
         ("", "events"): {"list", "create"},
-        ("apiextensions.k8s.io", "customresourcedefinitions"): {"list", "watch"},
     }
     assert granted == expected
     known = {plural for _, plural in RESOURCES.values()}
-    assert known == {resource for _, resource in granted if "/" not in resource} - {"customresourcedefinitions"} | {
-        "leases"
-    }
+    assert known == {resource for _, resource in granted if "/" not in resource} | {"leases"}
 
 
 @pytest.mark.parametrize(
@@ -201,9 +198,7 @@ def test_named_namespaces_get_a_role_each_and_nothing_cluster_wide() -> None:
     assert not [document for document in documents if document["kind"].startswith("Cluster")]
     roles = {document["metadata"]["namespace"]: document for document in documents if document["kind"] == "Role"}
     assert set(roles) == {"a", "b", "paceline-system"}
-    everywhere = rights(cluster_role())
-    del everywhere["apiextensions.k8s.io", "customresourcedefinitions"]
-    assert rights(roles["a"]) == rights(roles["b"]) == everywhere
+    assert rights(roles["a"]) == rights(roles["b"]) == rights(cluster_role())
     watched = {"name": "PACELINE_WATCH_NAMESPACES", "value": "a,b"}
     assert watched in operator("--set=watchNamespaces={a,b}")["env"]
     assert watched["name"] not in {variable["name"] for variable in operator()["env"]}
