@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import threading
 import time
+import urllib.error
 from collections import Counter
 from collections.abc import Callable
+from urllib.parse import quote
 
 from tests.cluster.proxy import Answer, Event, Fault, Request
 from tests.reliability.killer import call_of
@@ -106,10 +108,18 @@ def _half_open(life: Life) -> None:
     life.proxy.mend()
 
 
+def _answered(life: Life, target: str) -> Answer:
+    """As the API server answers now."""
+    try:
+        return 200, life.cluster.get(quote(target, safe="/?&=,:")).encode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
 def _old(life: Life) -> None:
     """Once the operator has written something, reads are answered as they were before the stage, and watches say
     nothing: time goes back, which no API server on one etcd shows."""
-    before, began = dict(life.killer.seen), list[float]()
+    before, began = {target: _answered(life, target) for target in list(life.killer.seen)}, list[float]()
 
     def old(request: Request) -> bool:
         if not began and any("status" not in call.target for call in life.killer.calls):

@@ -23,11 +23,11 @@ from tests.walk.steps import BASES, Step
 Object = dict[str, Any]
 MAX_WRITES = 100
 """Of the operator for a step, in the mean: two servings with a dozen children each, and what is told of them."""
-LOOSE = ("--speculative-config", "--compilation-config")
+LOOSE = ("--speculative-config", "--compilation-config", "--asked")
 """Arguments that hold the table of the boot: a change of it is live, so pods keep the one that they came with."""
 DIGESTS = ("/revision", "/template-hash")
 """Annotations that name what workloads show besides."""
-TABLE = ("num_speculative_tokens_per_batch_size", "cudagraph_capture_sizes")
+TABLE = ("num_speculative_tokens_per_batch_size", "cudagraph_capture_sizes", "ladder")
 
 
 @dataclass
