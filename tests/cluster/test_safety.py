@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +26,8 @@ from paceline_operator import naming
 from paceline_operator.clients.keys import key_version
 from paceline_operator.clock import rfc3339
 from paceline_operator.effective.declared import of_pod
-from tests.cluster.operators import KEY, Object, Place, account, start, wait_for_leader
-from tests.cluster.relay import Relay
+from tests.cluster.operators import KEY, Object, Operator, Place, account, start, wait_for_leader
+from tests.cluster.relay import LEASE_SECONDS, Relay
 from tests.cluster.shell import Shell
 from tests.cluster.stand_ins import SPEC, AtRest, control, metrics, token
 from tests.harness.controlplane import ControlPlane
@@ -45,6 +46,8 @@ GRID: dict[str, Any] = {
 }  # fmt: skip
 LIFE_SECONDS = 1.0
 """Until an engine of the bad corner of the grid dies."""
+TRIAL_SECONDS = 120.0
+"""Until a rung is on trial: a canary fails, and another starts."""
 
 
 class Busy(AtRest):
@@ -198,6 +201,79 @@ def test_the_published_grid_is_taken_to_the_right_rung_though_operators_are_kill
         assert place.children() == before
         shell("retry", "chat")
         place.condition("chat", "RemedyInForce", "NoFault")
+
+
+def stubborn(pod: Object) -> bool:
+    """An engine that lives under the last rung with speculation alone."""
+    declared = of_pod(pod)
+    return declared is not None and bool(declared.method) and "FULL_DECODE_ONLY" not in json.dumps(pod["spec"])
+
+
+@pytest.mark.long
+def test_a_standby_that_takes_over_within_a_trial_tries_nothing_twice_and_one_that_wakes_up_does_nothing(
+    crds: ControlPlane, namespace: str
+) -> None:
+    place, failing = Place(crds, namespace), threading.Event()
+    config = account(crds, namespace, watch=namespace)
+
+    def operator(name: str) -> Operator:
+        return start(crds, f"{name}-{namespace}", namespace, config, watch=namespace, lease_seconds=LEASE_SECONDS)
+
+    def dies(pod: Object) -> bool:
+        return stubborn(pod) and (not _is_canary(pod) or failing.is_set())
+
+    with ExitStack() as ends:
+        first, second = operator("first"), operator("second")
+        for one in (first, second):
+            ends.callback(one.daemon.stop)
+        leader, _ = wait_for_leader(first, second)
+        standby = second if leader is first else first
+        place.serve("chat", **GRID)
+        grid = ends.enter_context(Grid(place, "chat", dies).running())
+        _on_trial(place, grid, "WithoutAdaptiveVerification", 1)
+        os.kill(leader.daemon.process.pid, signal.SIGSTOP)
+        ends.callback(os.kill, leader.daemon.process.pid, signal.SIGCONT)
+        failing.set()
+        place.wait("its engine to end", lambda: any(_is_canary(pod) and _ends(pod) for pod in grid.pods()))
+        failing.clear()
+        wait_for_leader(standby)
+        _on_trial(place, grid, "FewerTokens", 2)
+        os.kill(leader.daemon.process.pid, signal.SIGCONT)
+        place.wait("it to find out", lambda: "Stepping down" in leader.log())
+        failing.set()
+        _on_trial(place, grid, "DecodeOnlyGraphs", 3)
+        standby.daemon.process.kill()
+        wait_for_leader(leader)
+        told = place.condition("chat", "RemedyInForce", "StableUnderChange")
+        place.condition("chat", "Progressing", "Settled")
+        found = safety(place)
+        assert found["tried"] == ["WithoutAdaptiveVerification", "FewerTokens"], told
+        assert (found["breaker"], found["rung"]) == ("Closed", "DecodeOnlyGraphs")
+        canaries = [boot for boot in grid.boots.values() if boot.startswith("canary")]
+        assert len(canaries) == len(set(canaries)) == 3, "each rung on one pod, once"
+        failed = {event["message"].partition(" ")[0] for event in place.events("RemedyFailed")}
+        assert failed == {"WithoutAdaptiveVerification", "FewerTokens"}
+        for one in (first, second):
+            assert "Traceback" not in one.log(), one.log()
+
+
+def _is_canary(pod: Object) -> bool:
+    return bool(pod["metadata"]["labels"][naming.LABEL_TRACK] == naming.TRACK_CANARY)
+
+
+def _ends(pod: Object) -> int:
+    return sum(int(one["restartCount"]) for one in pod.get("status", {}).get("containerStatuses", []))
+
+
+def _on_trial(place: Place, grid: Grid, rung: str, canaries: int) -> None:
+    """The rung is the one in trial, and its pod runs."""
+
+    def there() -> bool:
+        pods = [boot for boot in list(grid.boots.values()) if boot.startswith("canary")]
+        found = safety(place)
+        return len(pods) == canaries and (found.get("rung"), found.get("phase")) == (rung, "Trial")
+
+    place.wait(f"a pod under {rung}", there, TRIAL_SECONDS)
 
 
 def _records(place: Place, shell: Shell) -> None:
