@@ -49,7 +49,8 @@ ILLEGAL = (
         ),
         (
             Death(
-                "OSError: [Errno 28] No space left on device\nRuntimeError: CUDA error: an illegal memory access was encountered"
+                "OSError: [Errno 28] No space left on device\n"
+                "RuntimeError: CUDA error: an illegal memory access was encountered"
             ),
             "illegal-access",
         ),
