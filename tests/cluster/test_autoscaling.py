@@ -208,6 +208,8 @@ def test_a_person_who_scales_is_left_alone_until_they_hand_back(
     set_spec(place, autoscaling=BUILTIN)
     engines.start()
     place.wait("one replica", lambda: replicas(place) == 1)
+    # A write is counted when its answer is there, after the cluster shows it.
+    place.wait("the write to be counted", lambda: scaled_by_us(operator) > before)
     assert scaled_by_us(operator) == before + 1
 
 

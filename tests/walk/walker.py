@@ -27,7 +27,7 @@ LOOSE = ("--speculative-config", "--compilation-config", "--asked")
 """Arguments that hold the table of the boot: a change of it is live, so pods keep the one that they came with."""
 DIGESTS = ("/revision", "/template-hash")
 """Annotations that name what workloads show besides."""
-TABLE = ("num_speculative_tokens_per_batch_size", "cudagraph_capture_sizes", "ladder")
+TABLE = ("num_speculative_tokens_per_batch_size", "cudagraph_capture_sizes", "captureSizes", "ladder")
 
 
 @dataclass
