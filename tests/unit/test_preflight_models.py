@@ -10,7 +10,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from paceline_engine.preflight import config, layout
+from paceline_engine.preflight import config, family, layout
+from paceline_engine.preflight.asked import Asked, Source
+from paceline_engine.preflight.check import Check
+from paceline_engine.preflight.model import Model
 from paceline_operator.cli.app import app
 from tests.harness.model_files import DATA, facts, lay
 
@@ -91,6 +94,22 @@ def test_four_bits_and_their_scales_are_as_large_as_the_published_checkpoint() -
     for name, published in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):
         stored = sum(one.bytes for one in layout.tensors(config.of(facts(name))))
         assert stored / 2**30 == pytest.approx(published, rel=0.02)
+
+
+def test_a_draft_that_is_smaller_at_all_is_no_failure() -> None:
+    def sized(rows: int) -> Check:
+        models = (
+            Model(name, name, config.of(facts("qwen3-0.6b") | {"vocab_size": vocabulary}))
+            for name, vocabulary in (("target", 151936), ("draft", rows))
+        )
+        target, draft = models
+        asked = Asked(target=Source(source="t"), draft=Source(source="d"), method="draft_model")
+        (found,) = [one for one in family.checks(asked, target, draft) if one.name == "size-ratio"]
+        return found
+
+    assert [sized(rows).level for rows in (151937, 151936, 151000)] == ["fail", "fail", "warn"]
+    assert "596.0 and 596.0 million parameters" in sized(151936).reason
+    assert "times smaller" not in sized(151936).reason
 
 
 def test_the_table_has_level_reason_remedy_and_seconds_of_each_check(tmp_path: Path) -> None:

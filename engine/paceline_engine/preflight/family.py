@@ -141,11 +141,11 @@ def _ratio(target: Model, draft: Model) -> Check:
     if not mine or not theirs:
         return skipped(name, "the number of parameters is not known")
     ratio = mine / theirs
-    sizes = f"{mine / 1e9:.2f} and {theirs / 1e9:.2f} thousand million parameters: {ratio:.1f} times smaller"
-    if ratio <= 1.5:
-        return failed(
-            name, f"{sizes}: a step of the draft costs as much as the target's", "use a draft 10 to 50 times smaller"
-        )
+    sizes = f"{mine / 1e6:,.1f} and {theirs / 1e6:,.1f} million parameters"
+    if ratio <= 1:
+        reason = f"{sizes}: the draft is not smaller than its target, a step of it costs as much as the target's"
+        return failed(name, reason, "use a draft 10 to 50 times smaller")
+    sizes = f"{sizes}: {ratio:.1f} times smaller"
     if ratio < SMALLEST * (1 - TOLERANCE):
         return warned(
             name, f"{sizes}: its steps may cost more than they bring", f"try one {SMALLEST} to {LARGEST} times smaller"
