@@ -68,7 +68,7 @@ async def carried_out(
         question = (contract, serving.spec.model.served_name or draft.name) if contract else None
         why = "pods are replaced" if memory.frozen else "pods come or go"
         tuned = await hold(hands.engines, hands.clock, memory, settings, targets, pods, canaries, target, question, why)
-        draft.verdicts += told.resumed(draft.previous, why)
+        draft.verdicts += [*told.resumed(draft.previous, why), *profiles.missing(memory)]
     else:
         tuned = await retune(hands.engines, hands.clock, memory, spec, settings, draft.previous, targets, pods)
         report.events += await contracts.asked(hands.engines, hands.clock, memory, serving, targets, pods)

@@ -17,9 +17,10 @@ from paceline_operator.draft import Draft, Hands
 from paceline_operator.memory import Remembered
 from paceline_operator.preflight import evidence
 from paceline_operator.profiling import learn
-from paceline_operator.profiling.prior import Absent
+from paceline_operator.profiling.prior import Absent, prior
 from paceline_operator.retune import Retuned
 from paceline_operator.tuning.state import TunerState
+from paceline_operator.verdicts import Verdict
 
 READ_SECONDS = 30.0
 """Between two looks at a profile: it matters at the start, and what is there then."""
@@ -36,6 +37,13 @@ async def named(kube: Kube, clock: Clock, memory: Remembered, draft: Draft, serv
     if memory.profile is None or memory.profile[0] != ref.name or now - memory.profile_read_at >= READ_SECONDS:
         memory.profile = ref.name, await read(kube, draft.namespace, ref.name)
         memory.profile_read_at = now
+
+
+def missing(memory: Remembered) -> list[Verdict]:
+    """That there is no profile to start from, in a pass in which the tuner, which tells the rest, does not look."""
+    if memory.profile is None or not isinstance(memory.profile[1], Absent):
+        return []
+    return [prior(*memory.profile, "").verdict]
 
 
 async def read(kube: Kube, namespace: str, name: str) -> ProfileSpec | Absent:

@@ -467,6 +467,16 @@ async def test_a_canary_that_nobody_judges_is_said(stage: Stage) -> None:
     await stage.until("RolledBack")
 
 
+async def test_a_profile_that_is_not_there_is_told_also_while_a_canary_is_judged(stage: Stage) -> None:
+    stage.apply({**AFTER, "tuning": {**AFTER.get("tuning", {}), "profileRef": {"name": "old"}}})
+    await stage.until("Canary")
+    assert stage.condition("ProfileApplied") == ("False", "ProfileNotFound")
+    stage.apply(AFTER)
+    await stage.go()
+    assert stage.status["rollout"]["phase"] == "Canary"
+    assert "ProfileApplied" not in [one["type"] for one in stage.status["conditions"]]
+
+
 async def test_scaled_to_zero_while_a_canary_is_judged_no_pod_is_left(stage: Stage) -> None:
     old = stage.revision()
     stage.apply(AFTER)
