@@ -177,3 +177,27 @@ def test_what_ended_the_engine_is_named_and_not_what_followed_or_might_have_come
     assert name(warned).title == "ended with Completed, exit code 0, and logged no exception"
     alone = Death(REAL.splitlines()[-1])
     assert "EngineDeadError" in name(alone).title
+
+
+BOOT = """\
+(EngineCore pid=71) ERROR 11-30 08:06:04 [core.py:1586]   File "/x/{module}.py", line 3, in {function}
+(EngineCore pid=71) ERROR 11-30 08:06:04 [core.py:1586] {error}
+{worker}(APIServer pid=1) Traceback (most recent call last):
+(APIServer pid=1)   File "/x/core_client.py", line 9, in __init__
+(APIServer pid=1)   File "/x/utils.py", line 1432, in wait_for_engine_startup
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {{}}
+"""
+WORKER = (
+    '(EngineCore pid=71)   File "/x/multiproc_executor.py", line 790, in wait_for_ready\n'
+    "(EngineCore pid=71) Exception: WorkerProc initialization failed due to an exception in a background process.\n"
+)
+
+
+@pytest.mark.parametrize("worker", ["", WORKER])
+def test_failed_boots_are_told_apart_by_what_the_engine_said_before_the_api_server(worker: str) -> None:
+    one = Death(BOOT.format(module="eagle", function="load", error="ValueError: no head", worker=worker))
+    other = Death(BOOT.format(module="sampler", function="warm", error="KeyError: 'x'", worker=worker))
+    assert (name(one).title, name(other).title) == ("ValueError: no head", "KeyError: 'x'")
+    assert fingerprint(one) != fingerprint(other)
+    alone = Death(BOOT.format(module="x", function="x", error="", worker=""))
+    assert "Engine core initialization failed" in name(alone).title

@@ -28,8 +28,9 @@ _EXCEPTION = re.compile(r"(?<![\w.])\.*((?:\w[\w.]*)?(?:Error|Exception|Timeout|
 """From the beginning of a dotted name alone: whatever an engine logs, in time that grows with its length."""
 _QUIET = re.compile(r"\b(DEBUG|INFO|WARNING) \d\d-\d\d \d\d:\d\d:\d\d ")
 """Lines of vLLM's logger that tell of no end: its warnings name exceptions that might come."""
-_FOLLOWS = "EngineDeadError"
-"""What vLLM's API server raises once its engine is gone: why, is said before."""
+_FOLLOWS = re.compile("EngineDeadError|Engine core initialization failed|WorkerProc initialization failed")
+"""What vLLM raises once its engine or a worker is gone, or did not come: why, is said before (`v1/engine/utils.py`,
+`v1/executor/multiproc_executor.py` of vLLM 0.32)."""
 _FRAME = re.compile(r'File "(?:[^"\n]*/)?([^/"\n]+)", line \d+, in (\w+)')
 
 
@@ -182,7 +183,7 @@ def _spoken(text: str) -> str:
 def _last(text: str) -> re.Match[str] | None:
     """The last exception that another did not merely follow."""
     found = list(_EXCEPTION.finditer(text))
-    causes = [one for one in found if _FOLLOWS not in one[1]]
+    causes = [one for one in found if not _FOLLOWS.search(one[1])]
     return (causes or found)[-1] if found else None
 
 
