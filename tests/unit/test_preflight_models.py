@@ -10,10 +10,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from paceline_engine.preflight import config, family, layout
+from paceline_engine.preflight import config, family, layout, tokens
 from paceline_engine.preflight.asked import Asked, Source
 from paceline_engine.preflight.check import Check
 from paceline_engine.preflight.model import Model
+from paceline_engine.preflight.vocabulary import Vocabulary
 from paceline_operator.cli.app import app
 from tests.harness.model_files import DATA, facts, lay
 
@@ -110,6 +111,16 @@ def test_a_draft_that_is_smaller_at_all_is_no_failure() -> None:
     assert [sized(rows).level for rows in (151937, 151936, 151000)] == ["fail", "fail", "warn"]
     assert "596.0 and 596.0 million parameters" in sized(151936).reason
     assert "times smaller" not in sized(151936).reason
+
+
+def test_a_token_that_differs_is_told_as_it_is_written() -> None:
+    said = [
+        Model(name, name, config.of(facts("qwen3-0.6b")), Vocabulary("tokenizer.json", name, {token: 0}))
+        for name, token in (("target", "x there y"), ("draft", "x here"))
+    ]
+    asked = Asked(target=Source(source="t"), draft=Source(source="d"), method="draft_model")
+    (found,) = [one for one in tokens.checks(asked, *said) if one.name == "tokenizer"]
+    assert found.reason.endswith("0 is 'x there y' in the target and 'x here' in the draft")
 
 
 def test_the_table_has_level_reason_remedy_and_seconds_of_each_check(tmp_path: Path) -> None:

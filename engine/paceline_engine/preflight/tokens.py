@@ -93,15 +93,12 @@ def _compared(name: str, mine: Vocabulary, theirs: Vocabulary) -> Check:
         )
     count, first = differing(mine.ids, theirs.ids)
     if count:
-        reason = f"{count} of {max(mine.size, theirs.size)} ids mean another text: of the target, {first}"
-        return failed(name, reason.replace(" there ", " ").replace(" here", " of the draft"), ANOTHER)
+        return failed(name, f"{count} of {max(mine.size, theirs.size)} ids mean another text: {first}", ANOTHER)
     count, first = differing(mine.added, theirs.added)
     return (
         warned(
             name,
-            f"{count} control tokens differ: of the target, {first}".replace(" there ", " ").replace(
-                " here", " of the draft"
-            ),
+            f"{count} control tokens differ: {first}",
             "drafts of those tokens are refused each time; a draft of the same generation avoids it",
         )
         if count

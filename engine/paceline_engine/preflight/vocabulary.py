@@ -90,14 +90,15 @@ def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def differing(one: Mapping[str, int], other: Mapping[str, int]) -> tuple[int, str]:
-    """How many ids mean another text in the other vocabulary (missing ones included), and the lowest one, as text."""
-    mine, theirs = ({number: text for text, number in ids.items()} for ids in (one, other))
+def differing(target: Mapping[str, int], draft: Mapping[str, int]) -> tuple[int, str]:
+    """How many ids mean another text in the draft's vocabulary (missing ones included), and the lowest one, as text."""
+    mine, theirs = ({number: text for text, number in ids.items()} for ids in (target, draft))
     apart = sorted(number for number in mine.keys() | theirs.keys() if mine.get(number) != theirs.get(number))
     if not apart:
         return 0, ""
     lowest = apart[0]
-    return len(apart), f"{lowest} is {_shown(mine.get(lowest))} there and {_shown(theirs.get(lowest))} here"
+    there, here = _shown(mine.get(lowest)), _shown(theirs.get(lowest))
+    return len(apart), f"{lowest} is {there} in the target and {here} in the draft"
 
 
 def _shown(text: str | None) -> str:
