@@ -34,6 +34,18 @@ ILLEGAL = (
         (Death(ILLEGAL), "illegal-access"),
         (Death("RuntimeError: CUDA error: device-side assert triggered"), "device-assert"),
         (Death("CUDA error: uncorrectable ECC error encountered"), "device-lost"),
+        (Death("RuntimeError: CUDA error: no kernel image is available for execution on the device"), "no-kernel"),
+        (Death("RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"), "nccl"),
+        (Death("ncclUnhandledCudaError: Call to CUDA function failed."), "nccl"),
+        (Death(f"{ILLEGAL}RuntimeError: NCCL error: unhandled cuda error"), "illegal-access"),
+        (Death("RuntimeError: NCCL error: unhandled system error\nWorker proc VllmWorker-0 died unexpectedly"), "nccl"),
+        (
+            Death(
+                "huggingface_hub.errors.GatedRepoError: 401 Client Error.\n\nCannot access gated repo for url https://x"
+            ),
+            "gated",
+        ),
+        (Death("OSError: You are trying to access a gated repo.\nMake sure to have access to it"), "gated"),
         (Death("ValueError: No available memory for the cache blocks. Try increasing"), "gpu-memory-at-boot"),
         (Death("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"), "gpu-memory"),
         (Death(reason="OOMKilled", exit_code=137), "host-memory"),
@@ -109,6 +121,11 @@ def test_remedies_of_the_illegal_access_with_adaptive_verification_come_in_the_p
         Remedy.DECODE_ONLY_GRAPHS,
         Remedy.WITHOUT_SPECULATION,
     )
+
+
+@pytest.mark.parametrize("log", ["no kernel image is available for execution on the device", "GatedRepoError: 401"])
+def test_what_no_boot_configuration_helps_has_no_rung(log: str) -> None:
+    assert name(Death(f"RuntimeError: {log}")).remedies == ()
 
 
 @pytest.mark.parametrize(
