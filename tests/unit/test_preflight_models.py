@@ -16,6 +16,7 @@ from paceline_engine.preflight.check import Check
 from paceline_engine.preflight.model import Model
 from paceline_engine.preflight.vocabulary import Vocabulary
 from paceline_operator.cli.app import app
+from tests.fakehub import Hub, Repository
 from tests.harness.model_files import DATA, facts, lay
 
 RUNNER = CliRunner()
@@ -149,3 +150,53 @@ def test_without_the_wish_no_model_is_looked_at(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["preflight", "-f", str(tmp_path / "serving.yaml"), "-o", "json"])
     assert result.exit_code == 0
     assert json.loads(result.output)[0]["checks"] == []
+
+
+def at_the_desk(tmp_path: Path, model: dict[str, str], where: str = "hub") -> tuple[int, dict[str, str]]:
+    spec = {"model": model, "speculation": {"method": "ngram", "maxTokens": 3}}
+    about = {"apiVersion": "paceline.dev/v1alpha1", "kind": "SpeculativeServing", "metadata": {"name": "desk"}}
+    (tmp_path / "desk.yaml").write_text(yaml.safe_dump({**about, "spec": spec}))
+    result = RUNNER.invoke(app, ["preflight", "-f", str(tmp_path / "desk.yaml"), "--models", where, "-o", "json"])
+    (told,) = json.loads(result.output)
+    (found,) = [one for one in told["checks"] if one["name"] == "target-config"]
+    return result.exit_code, found
+
+
+@pytest.mark.parametrize("source", ["pvc://claim/no/such", "oci://registry.example/a:1", "/no/such/model"])
+def test_what_a_desk_does_not_have_is_skipped(source: str, tmp_path: Path) -> None:
+    code, found = at_the_desk(tmp_path, {"source": source})
+    assert (code, found["level"]) == (0, "skip")
+    assert "give --models FOLDER" in found["reason"]
+
+
+def test_a_path_of_this_machine_is_read_at_the_desk(tmp_path: Path) -> None:
+    lay(tmp_path, {"model": {"of": "qwen3-0.6b"}})
+    assert at_the_desk(tmp_path, {"source": str(tmp_path / "model")})[1]["level"] == "pass"
+
+
+def test_a_folder_without_the_model_says_how_it_is_laid_out(tmp_path: Path) -> None:
+    code, found = at_the_desk(tmp_path, {"source": "hf://owner/name"}, str(tmp_path))
+    assert (code, found["level"]) == (1, "fail")
+    assert "owner/name" in found["remedy"]
+    assert "tokenSecretName" not in found["reason"] + found["remedy"]
+
+
+def test_at_the_desk_the_shells_token_alone_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub({"owner/name": Repository({"config.json": json.dumps(facts("qwen3-0.6b")).encode()}, gated="s")}).start()
+    try:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        for variable in ("HF_TOKEN", "HF_HUB_OFFLINE", "VLLM_USE_MODELSCOPE"):
+            monkeypatch.delenv(variable, raising=False)
+        gated = {"source": "hf://owner/name"}
+        code, found = at_the_desk(tmp_path, gated)
+        assert (code, found["level"]) == (1, "fail")
+        assert "only $HF_TOKEN of this shell counts" in found["reason"]
+        assert " :" not in found["reason"]
+        code, found = at_the_desk(tmp_path, {**gated, "tokenSecretName": "hub"})
+        assert (code, found["level"], "$HF_TOKEN" in found["reason"]) == (0, "skip", True)
+        monkeypatch.setenv("HF_TOKEN", "other")
+        assert at_the_desk(tmp_path, {**gated, "tokenSecretName": "hub"})[0] == 1
+        monkeypatch.setenv("HF_TOKEN", "s")
+        assert at_the_desk(tmp_path, gated)[1]["level"] == "pass"
+    finally:
+        hub.stop()

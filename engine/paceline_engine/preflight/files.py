@@ -24,7 +24,7 @@ def checks(target: Model, draft: Model | None) -> Iterator[Check]:
 def _config(model: Model) -> Check:
     name, where = f"{model.name}-config", f"{model.name} {model.source}"
     if model.gone:
-        return failed(name, f"{where}: {model.gone}", "correct the source, its revision or spec.model.tokenSecretName")
+        return failed(name, f"{where}: {model.gone}", model.remedy)
     if model.unread:
         return skipped(name, f"{where}: {model.unread}")
     broken = [problem for problem in model.problems if problem.startswith("config.json")]

@@ -26,5 +26,7 @@ class Model:
     """Files that are there and are not what they should be."""
     gone: str = ""
     """Why it cannot be had at all: no such repository, no token."""
+    remedy: str = "correct the source, its revision or spec.model.tokenSecretName"
+    """What to do where it is gone."""
     unread: str = ""
     """Why it could not be looked at: the hub does not answer, or this kind of source is not read ahead."""

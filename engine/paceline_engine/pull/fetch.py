@@ -265,10 +265,11 @@ def refusal(error: urllib.error.HTTPError, what: str) -> PullError:
     """What a hub's refusal means. X-Error-Code is huggingface.co's, which answers 401 also for what is not there."""
     code = error.headers.get("X-Error-Code", "")
     if code in ("RevisionNotFound", "EntryNotFound") or error.code == HTTPStatus.NOT_FOUND:
-        return PullError(Failure.MODEL_NOT_FOUND, f"{what}: the hub has no such repository, revision or file ({code})")
+        text = f"{what}: the hub has no such repository, revision or file"
+        return PullError(Failure.MODEL_NOT_FOUND, f"{text} ({code})" if code else text)
     if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         text = "it is private or gated (or not there): set model.tokenSecretName to a token that may read it"
-        return PullError(Failure.TOKEN_MISSING, f"{what}: HTTP {error.code} {code}: {text}".replace("  ", " "))
+        return PullError(Failure.TOKEN_MISSING, f"{what}: {f'HTTP {error.code} {code}'.rstrip()}: {text}")
     return PullError(Failure.DOWNLOAD_FAILED, f"{what}: HTTP {error.code}")
 
 

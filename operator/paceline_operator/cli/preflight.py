@@ -8,13 +8,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from paceline_engine.preflight import gather, models
+from paceline_engine.preflight.asked import Source
 from paceline_engine.preflight.check import Check, Level, skipped, timed
+from paceline_engine.preflight.model import Model
+from paceline_engine.pull.report import Failure
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.cli import podfields
 from paceline_operator.cli.cluster import Form, structured
@@ -30,6 +34,9 @@ KINDS = tuple(MODELS)
 HUB = "hub"
 HERE = "this machine is not the engine's: it is checked in the pod (spec.engine.preflight)"
 MACHINE = ("driver", "kernel", "versions")
+ON_A_NETWORK = ("hf://", "s3://")
+HERE_TOKEN = "here only $HF_TOKEN of this shell counts"  # noqa: S105 no token
+LAYOUT = "a folder of --models has hf://owner/name as owner/name, pvc://claim/path as claim/path, and paths as they are"
 
 
 def preflight(
@@ -102,12 +109,28 @@ def _models(document: Mapping[str, Any], one: Examined, root: Path | None, gpu_m
     engine = asked(serving, table, version=one.version)
     found = [skipped(name, HERE if engine.gpu or name == "versions" else "no GPU asked for") for name in MACHINE]
 
+    secret = serving.spec.model.token_secret_name is not None
+
     def reading() -> Any:
-        target = gather.model("target", engine.target, os.environ, root)
-        draft = gather.model("draft", engine.draft, os.environ, root) if engine.draft else None
+        target = _read("target", engine.target, root, secret=secret)
+        draft = _read("draft", engine.draft, root, secret=secret) if engine.draft else None
         yield from models.checks(engine, target, draft, int(gpu_memory * 2**30) if gpu_memory else None)
 
     return [*found, *timed(reading(), time.monotonic)]
+
+
+def _read(name: str, source: Source, root: Path | None, *, secret: bool) -> Model:
+    """A model as far as this machine can see it; `secret`: the engine gets a token that is not here."""
+    if root is None and not source.source.startswith(ON_A_NETWORK) and not os.path.isdir(source.path or source.source):
+        return Model(name, source.source, unread="it is not on this machine: give --models FOLDER that has its files")
+    found = gather.model(name, source, os.environ, root)
+    if root is not None:
+        return replace(found, remedy="correct the source, or bring the files: " + LAYOUT)
+    if not found.gone.startswith(Failure.TOKEN_MISSING.value):
+        return found
+    if secret and not os.environ.get("HF_TOKEN"):
+        return replace(found, gone="", unread=f"it is gated, private or not there, and {HERE_TOKEN}: it is not set")
+    return replace(found, gone=f"{found.gone} ({HERE_TOKEN})")
 
 
 def _json(path: Path, one: Examined, checks: list[Check]) -> dict[str, Any]:
