@@ -1,4 +1,4 @@
-"""The record of engines that ended or stood still, in a ConfigMap of the serving: bounded, no secret and no prompt."""
+"""The record of engines that ended or stood still, in a ConfigMap of the serving: bounded, and cleaned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of an incident: bounded, readable, and without anything that a prompt or a secret could be in."""
+"""The record of an incident: bounded, readable, and without what looks like a secret or a prompt."""
 
 from __future__ import annotations
 
@@ -48,6 +48,10 @@ def test_logger_lines_and_tracebacks_are_kept_and_what_may_be_a_prompt_is_not() 
         assert kept in text
     for secret in ("marriage", "Tell me", "token_ids", "hf_abc", "me:pass"):
         assert secret not in text
+
+
+def test_what_an_exception_quotes_in_words_of_its_own_is_kept_so_read_records_before_sending_them() -> None:
+    assert kept_lines("ValueError: cannot parse my name is Bob") == (("ValueError: cannot parse my name is Bob",), 0)
 
 
 def test_values_of_secret_arguments_are_not_kept_and_numbers_of_tokens_are() -> None:

@@ -73,7 +73,7 @@ def shown(
 
 @incidents.command()
 def export(serving: Serving, namespace: Namespace = None, context: Context = None) -> None:
-    """Print all records, and what the ladder made of them, as JSON for a report: nothing secret and no prompt in it."""
+    """Print all records, and what the ladder made of them, as cleaned JSON for a report: read it before you send it."""
     found, raw = _records("incidents export", serving, Where(context, namespace))
     safety = status_of(raw, ServingStatus).safety.model_dump(mode="json", by_alias=True, exclude_none=True)
     bundle = {"serving": raw["metadata"]["name"], "safety": safety, "incidents": found}

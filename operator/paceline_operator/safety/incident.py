@@ -1,8 +1,9 @@
-"""What is kept of an incident: enough to understand and report it, bounded, with nothing secret and no prompt in it.
+"""What is kept of an incident: enough to understand it, bounded, and without what looks like a secret or a prompt.
 Pure.
 
 Log lines are taken by what they are, not by what they are not: lines of a traceback, of a logger, and of the engine's
-own dump are kept without quoted values; anything else, which may be a prompt, is left out and counted.
+own dump are kept without long quoted values; anything else, which may be a prompt, is left out and counted. What an
+exception or a plugin's logger quotes in words of its own cannot be told from the rest.
 """
 
 from __future__ import annotations
