@@ -25,7 +25,7 @@ from paceline_operator import naming
 from tests.e2e.hub import ENDPOINT, SOURCE, served
 from tests.e2e.scene import LOAD, Object, Scene
 from tests.e2e.serving import MODEL, engine_environment, manifest
-from tests.harness.faultbook import REAL, Seen, tell
+from tests.harness.faultbook import REAL, Seen, short, tell
 from tests.harness.node import Node
 from tests.harness.processes import Daemon
 
@@ -309,7 +309,7 @@ TURNS = (
 """What one stage is for: a run of all of them takes longer than one test may."""
 NEVER_STARTED = {
     "model token Secret missing": "CanaryNotReady", "the same, with preflight": "CheckFailed",
-    "disk full": "CanaryNotReady",
+    "claim too small for the weights": "CanaryNotReady",
 }  # fmt: skip
 """Faults without an engine that ended, and the event that tells of them."""
 STUCK_SECONDS = 420.0
@@ -343,7 +343,7 @@ def test_a_canary_whose_model_cache_is_full_is_named_and_taken_back(
         with staged(node, node_namespace, spec, 1) as stage:
             _small(stage.scene, tmp_path)
             (healthy,) = stage.ready()
-            _canary(stage, spec, healthy, "disk full", _disk)
+            _canary(stage, spec, healthy, "claim too small for the weights", _disk)
     finally:
         hub.stop()
 
@@ -470,6 +470,6 @@ def _beside(stage: Stage, fault: str, report: Object, healthy: Object) -> None:
     assert _same(stage.scene.pod(), healthy), "the pod that serves was not touched"
     told = NEVER_STARTED.get(fault, "EngineCrashed")
     named = message.partition("restarts): ")[2].partition("; ")[0] or message.partition("taken back: ")[2]
-    done, beside = f"the canary is taken back; named: {named[:160]}", f"0 of {report['answered']}"
+    done, beside = f"the canary is taken back; named: {short(named)}", f"0 of {report['answered']}"
     events = ", ".join(dict.fromkeys([told, reason]))
     tell(fault, Seen(seconds, done, f"RolledBack True, {reason}", events, beside, REAL))

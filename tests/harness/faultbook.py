@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +23,9 @@ HEAD = """\
 
 What happens when something is broken on purpose. Each row was written by the test that broke it, on a real API server: with *real
 vLLM pods* under a real kubelet (vLLM on a CPU, two cores that other work shares), or with *stand-in engines* behind the plugin's
-own control port. Seconds are from the fault to the event about it, in steps of half a second, and they are the machine's: what
-counts is the order. *Failures beside* are failed requests of a closed-loop load on another pod that was healthy, over the time of
+own control port. In the rows of a claim that is too small, of preflight, and of a model token that is missing, the broken pod ends
+before an engine starts in it; the pod beside runs one. Seconds are from the fault to the event about it, looked for about every half
+second, and they are the machine's: what counts is the order. *Failures beside* are failed requests of a closed-loop load on another pod that was healthy, over the time of
 the fault; requests that ran in the pod that was broken, and those that its Service sent there until the kubelet said that it is
 not ready, are not in it. [Preflight](preflight.md), which finds damaged models before an engine starts, is off but in the row that
 names it.
@@ -39,7 +41,7 @@ FAULTS = {
     "own exception": "a canary with synthetic acceptance, which kills a CPU engine at its first request",
     "two crashes": "after two of the ends above, the breaker",
     "out of memory": "a canary whose container may have 256 MiB",
-    "disk full": "a canary whose model cache is a claim of 64 MiB, too small for the weights",
+    "claim too small for the weights": "a canary whose model cache is a claim of 64 MiB",
     "corrupted weights": "a canary whose model.safetensors is cut off",
     "wrong tokenizer": "a canary whose tokenizer.json is no tokenizer",
     "draft of another vocabulary": "a canary with a draft model of another vocabulary",
@@ -75,6 +77,11 @@ def tell(fault: str, seen: Seen) -> None:
         PAGE.write_text(
             page(rows(PAGE.read_text(encoding="utf-8") if PAGE.exists() else "") | {fault: _row(fault, seen)})
         )
+
+
+def short(message: str) -> str:
+    """What of it fits into a cell: whole words."""
+    return textwrap.shorten(message, 160, placeholder=" …")
 
 
 def rows(text: str) -> dict[str, str]:
