@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from paceline_engine.preflight import config, family, layout, tokens
 from paceline_engine.preflight.asked import Asked, Source
 from paceline_engine.preflight.check import Check
+from paceline_engine.preflight.headers import Tensor
 from paceline_engine.preflight.model import Model
 from paceline_engine.preflight.vocabulary import Vocabulary
 from paceline_operator.cli.app import app
@@ -112,6 +113,49 @@ def test_a_draft_that_is_smaller_at_all_is_no_failure() -> None:
     assert [sized(rows).level for rows in (151937, 151936, 151000)] == ["fail", "fail", "warn"]
     assert "596.0 and 596.0 million parameters" in sized(151936).reason
     assert "times smaller" not in sized(151936).reason
+
+
+@pytest.mark.parametrize(
+    ("draft", "change", "remedy"),
+    [
+        ("llama-3.1-8b", {"hidden_size": 2048, "num_hidden_layers": 16}, "draft_model"),
+        ("llama-3.1-8b", {"hidden_size": 2048, "num_hidden_layers": 1}, "draft_model"),
+        ("llama-3.1-8b", {"num_hidden_layers": 1}, "eagle"),
+        ("llama3-8b-eagle3", {}, "eagle3"),
+    ],
+)
+def test_a_model_where_a_head_of_blocks_is_wanted_is_sent_where_it_fits(
+    draft: str, change: dict[str, Any], remedy: str
+) -> None:
+    target, head = (
+        Model(name, name, config.of(found))
+        for name, found in (("target", facts("llama-3.1-8b")), ("draft", facts(draft, change)))
+    )
+    asked = Asked(target=Source(source="t"), draft=Source(source="d"), method="dflash", vllm="0.33")
+    (found,) = [one for one in family.checks(asked, target, head) if one.name == "family"]
+    assert (found.level, found.remedy) == ("fail", f"set spec.speculation.method to {remedy}")
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3"])
+@pytest.mark.parametrize(
+    ("layers", "names", "level"),
+    [
+        (16, (), "warn"),
+        (1, ("model.layers.0.mlp.up_proj.weight",), "warn"),
+        (1, ("model.layers.0.mlp.up_proj.weight", "fc.weight"), "pass"),
+        (1, ("layers.0.mlp.up_proj.weight", "model.fc.qweight"), "pass"),
+        (1, (), "pass"),
+    ],
+)
+def test_a_whole_model_as_a_head_is_doubted_and_no_failure(
+    method: str, layers: int, names: tuple[str, ...], level: str
+) -> None:
+    target = Model("target", "t", config.of(facts("llama-3.1-8b")))
+    found = tuple(Tensor(name, "F16", (4, 4)) for name in names)
+    draft = Model("draft", "d", config.of(facts("llama-3.1-8b", {"num_hidden_layers": layers})), tensors=found)
+    asked = Asked(target=Source(source="t"), draft=Source(source="d"), method=method, vllm="0.33")
+    (check,) = [one for one in family.checks(asked, target, draft) if one.name == "family"]
+    assert check.level == level
 
 
 def test_a_token_that_differs_is_told_as_it_is_written() -> None:

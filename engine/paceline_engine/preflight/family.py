@@ -14,6 +14,8 @@ SMALLEST, LARGEST = 10, 50
 """How many times smaller than its target a draft model should be: smaller ones guess worse, larger ones cost more than
 they bring. A rule of practice, not of any engine; status shows what holds here."""
 TOLERANCE = 0.2
+HEAD_LAYERS = 8
+"""An EAGLE head has one layer, public block drafters have five: more than this are a model's."""
 FOR_THIS = "use a draft made for this target, or another method"
 
 
@@ -28,7 +30,7 @@ def checks(asked: Asked, target: Model, draft: Model | None) -> Iterator[Check]:
     if draft is None or draft.config is None:
         return
     if asked.method in weights.HEADS:
-        yield _architecture(asked, config, draft.config)
+        yield _architecture(asked, config, draft, draft.config)
         yield _hidden_size(asked, config, draft.config)
         yield from _layers(config, draft.config)
         if asked.method in ("dflash", "dspark"):
@@ -40,7 +42,7 @@ def checks(asked: Asked, target: Model, draft: Model | None) -> Iterator[Check]:
         yield _verifier(asked, draft.config)
 
 
-def _architecture(asked: Asked, target: Config, draft: Config) -> Check:
+def _architecture(asked: Asked, target: Config, model: Model, draft: Config) -> Check:
     name, method = "family", asked.method
     wanted = known.head_of(method, draft.architecture)
     if method in known.NEEDS_HIDDEN_STATES and target.architecture in known.WITHOUT_EAGLE3:
@@ -49,6 +51,8 @@ def _architecture(asked: Asked, target: Config, draft: Config) -> Check:
     if method == "dspark" and target.type.startswith("deepseek_v4"):
         return passed(name, "dspark weights are in the target's checkpoint")
     if wanted in known.HEADS[method]:
+        if method in ("eagle", "eagle3") and (doubt := _no_head(model, draft)):
+            return warned(name, f"{draft.architecture} can be a head for {method}, but {doubt}", FOR_THIS)
         return passed(name, f"{draft.architecture} is a head for {method}")
     other = next((one for one in known.HEADS if known.head_of(one, draft.architecture) in known.HEADS[one]), None)
     reason = (
@@ -56,8 +60,26 @@ def _architecture(asked: Asked, target: Config, draft: Config) -> Check:
     )
     if draft.draft_vocabulary and other is None and method == "eagle":
         other = "eagle3"
+    if other and draft.architecture not in known.HEADS[other] and _whole(target, draft):
+        other = "draft_model"
     remedy = f"set spec.speculation.method to {other}" if other and other != method else FOR_THIS
     return _listed(asked, name, reason, remedy)
+
+
+def _no_head(model: Model, draft: Config) -> str:
+    """What speaks against an EAGLE head; empty: nothing. A doubt and no more: heads without `fc` can be configured."""
+    if draft.layers > HEAD_LAYERS:
+        return f"it has {draft.layers} layers, a head has one or a few: is it a whole model?"
+    joined = any(part in one.name for one in model.tensors for part in ("fc", "eagle_linear"))
+    if model.tensors and not joined:
+        return "no tensor `fc` joins hidden states: is it a model of its own?"
+    return ""
+
+
+def _whole(target: Config, draft: Config) -> bool:
+    """A model of its own and no head, as far as config.json tells: many heads are named as whole models are."""
+    apart = 0 < draft.hidden != target.hidden and not draft.target_hidden
+    return not draft.draft_vocabulary and (apart or draft.layers > HEAD_LAYERS)
 
 
 def _listed(asked: Asked, name: str, reason: str, remedy: str) -> Check:
