@@ -180,6 +180,23 @@ def test_the_table_has_level_reason_remedy_and_seconds_of_each_check(tmp_path: P
     assert "needs" in next(one for one in result.output.splitlines() if "memory:" in one), "no GPU's size was told"
 
 
+def test_the_last_line_counts_and_programs_are_told_of_failures(tmp_path: Path) -> None:
+    case = yaml.safe_load((DATA / "bad" / "vocabulary-padded.yaml").read_text())
+    _, checks = looked_at(case, tmp_path)
+    levels = [one["level"] for one in checks]
+    given = ["preflight", "-f", str(tmp_path / "serving.yaml"), "--models"]
+    result = RUNNER.invoke(app, [*given, str(tmp_path / "models")])
+    failed, warned, skipped = (levels.count(level) for level in ("fail", "warn", "skip"))
+    told = f"{len(checks)} checks: {failed} failed, {warned} warned, {skipped} skipped"
+    assert failed
+    assert result.output.splitlines()[-1] == told
+    result = RUNNER.invoke(app, [*given, str(tmp_path / "models"), "-o", "json"])
+    assert json.loads(result.output)[0]["failed"] == failed
+    at_the_desk(tmp_path, {"source": "/no/such/model"})
+    result = RUNNER.invoke(app, ["preflight", "-f", str(tmp_path / "desk.yaml"), "--models", "hub"])
+    assert result.output.splitlines()[-1].endswith(" skipped (target not read)")
+
+
 def test_a_folder_that_is_none_is_a_mistake_and_not_a_failed_check(tmp_path: Path) -> None:
     case = yaml.safe_load((DATA / "good" / "mixtral-ngram.yaml").read_text())
     looked_at(case, tmp_path)

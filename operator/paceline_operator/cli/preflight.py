@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from paceline_engine.pull.report import Failure
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.cli import podfields
 from paceline_operator.cli.cluster import Form, structured
-from paceline_operator.cli.mistake import fail
+from paceline_operator.cli.mistake import counted, fail
 from paceline_operator.examined import MODELS, Examined, examine, misspelt
 from paceline_operator.local.document import KIND_LOAD, documents
 from paceline_operator.local.mistake import UserError
@@ -81,6 +82,8 @@ def preflight(
         typer.echo(text)
     else:
         typer.echo("\n\n".join(_text(path if len(files) > 1 else None, one, checks) for path, one, checks in found))
+        if made := [check for _, _, checks in found for check in checks]:
+            typer.echo("\n" + _summary(made))
     good = all(one.accepted and all(check.level is not Level.FAIL for check in checks) for _, one, checks in found)
     raise typer.Exit(0 if good else 1)
 
@@ -136,7 +139,24 @@ def _read(name: str, source: Source, root: Path | None, *, secret: bool) -> Mode
 def _json(path: Path, one: Examined, checks: list[Check]) -> dict[str, Any]:
     remarks = [remark._asdict() for remark in one.remarks]
     told = [check.model_dump(mode="json") for check in checks]
-    return {"file": str(path), **one._asdict(), "remarks": remarks, "checks": told}
+    failed = sum(check.level is Level.FAIL for check in checks)
+    return {"file": str(path), **one._asdict(), "remarks": remarks, "checks": told, "failed": failed}
+
+
+def _summary(checks: list[Check]) -> str:
+    """The last line: what came of the checks of all documents."""
+    count = Counter(check.level for check in checks)
+    unread = {
+        model
+        for check in checks
+        for model in ("target", "draft")
+        if check.name == f"{model}-config" and check.level is Level.SKIP
+    }
+    why = f" ({' and '.join(sorted(unread, reverse=True))} not read)" if unread else ""
+    return (
+        f"{counted(len(checks), 'check')}: {count[Level.FAIL]} failed, {count[Level.WARN]} warned, "
+        f"{count[Level.SKIP]} skipped{why}"
+    )
 
 
 def _text(path: Path | None, one: Examined, checks: list[Check]) -> str:
