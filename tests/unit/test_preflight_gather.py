@@ -18,6 +18,8 @@ from tests.harness.model_files import facts, header, tokenizer
 DATA_BYTES = 8 * 2**20
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
+NAMES = tuple(f"model.layers.{layer}.mlp.up_proj.weight" for layer in (0, 1))
+
 
 def shard(*found: Tensor) -> bytes:
     first, data = header(found)
@@ -31,7 +33,7 @@ def repository() -> Repository:
         "tokenizer.json": json.dumps(tokenizer("qwen")).encode(),
         SHARDS[0]: shard(Tensor("model.layers.0.mlp.up_proj.weight", "BF16", (rows, 1024))),
         SHARDS[1]: shard(Tensor("model.layers.1.mlp.up_proj.weight", "BF16", (rows, 1024))),
-        gather.INDEX: json.dumps({"weight_map": dict(zip("ab", SHARDS, strict=True))}).encode(),
+        gather.INDEX: json.dumps({"weight_map": dict(zip(NAMES, SHARDS, strict=True))}).encode(),
         "onnx/model.onnx": b"",
     }
     return Repository(files, lfs=frozenset(SHARDS))
@@ -56,6 +58,17 @@ def test_headers_come_by_range_and_weights_do_not(hub: Hub) -> None:
     assert found.vocabulary is not None
     assert not found.problems
     assert hub.asked["bytes"] < 2 * gather.FIRST_BYTES + 2**16
+
+
+def test_tensors_that_the_index_alone_has_are_doubted_and_stop_nothing(hub: Hub) -> None:
+    assert not model(hub).doubt
+    files = dict(zip((*NAMES, "lm_head.weight"), (*SHARDS, SHARDS[0]), strict=True))
+    hub.repositories["owner/name"].files[gather.INDEX] = json.dumps({"weight_map": files}).encode()
+    found = model(hub)
+    assert "tensors that no file has: 1, the first is lm_head.weight" in found.doubt
+    asked = Asked(target=Source(source="hf://owner/name"))
+    (check,) = [one for one in models.checks(asked, found, None) if one.name == "target-weights"]
+    assert (check.level, "lm_head.weight" in check.reason) == (Level.WARN, True)
 
 
 def test_a_header_that_is_longer_than_the_first_bytes_is_read_on(hub: Hub) -> None:

@@ -52,6 +52,8 @@ def _weights(model: Model) -> Check:
         )
     if wrong := _shape(model):
         return failed(name, f"{where}: {wrong}", "the weights are of another model than config.json: bring both anew")
+    if model.doubt:
+        return warned(name, f"{where}: {model.doubt}", "look whether the files are whole and of one revision")
     return passed(name, f"{where}: {len(model.tensors)} tensors, {model.weight_bytes / 2**30:.2f} GiB")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import urllib.error
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -150,7 +150,7 @@ def read(name: str, source: str, found: Place) -> Model:
             tokens = vocabulary.parse(file, found.read(file, 0, vocabulary.MAX_BYTES))
         except MalformedError as error:
             problems.append(f"tokenizer: {error}")
-    shards, missing = _shards(found, sizes)
+    shards, missing, indexed = _shards(found, sizes)
     problems += missing
     with ThreadPoolExecutor(AT_ONCE) as pool:
         results = list(pool.map(lambda one: _header(found, one, sizes[one], HEADER_BYTES // len(shards)), shards))
@@ -158,24 +158,27 @@ def read(name: str, source: str, found: Place) -> Model:
     taken = [one for one in results if not isinstance(one, str)]
     tensors = () if None in taken else tuple(tensor for one in taken if one for tensor in one)
     whole = sum(sizes[one] for one in shards)
-    return Model(name, source, settings, tokens, tensors, whole, tuple(problems[:8]))
+    absent = sorted(indexed - {one.name for one in tensors}) if tensors and not problems else []
+    doubt = f"{INDEX} names tensors that no file has: {len(absent)}, the first is {absent[0][:80]}" if absent else ""
+    return Model(name, source, settings, tokens, tensors, whole, tuple(problems[:8]), doubt=doubt)
 
 
-def _shards(found: Place, sizes: Mapping[str, int]) -> tuple[Sequence[str], list[str]]:
-    """(safetensors files that the engine would read, what is wrong with the list)."""
+def _shards(found: Place, sizes: Mapping[str, int]) -> tuple[Sequence[str], list[str], Set[str]]:
+    """(safetensors files that the engine would read, what is wrong with the list, names of tensors by the index)."""
     there = sorted(one for one in sizes if one.endswith(".safetensors"))
     if INDEX not in sizes:
         # Some repositories have the same weights a second time, under the first authors' names.
         there = [one for one in there if not one.startswith("consolidated")] or there
-        return there[:MAX_FILES], []
+        return there[:MAX_FILES], [], frozenset()
     try:
         index = json.loads(found.read(INDEX, 0, INDEX_BYTES))
         listed = sorted({str(one) for one in index["weight_map"].values()})
+        indexed = frozenset(index["weight_map"]) if len(listed) <= MAX_FILES else frozenset()
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return there[:MAX_FILES], [f"{INDEX} is no index"]
+        return there[:MAX_FILES], [f"{INDEX} is no index"], frozenset()
     missing = [one for one in listed if one not in sizes]
     text = [f"{INDEX} names {len(missing)} files that are not there, the first is {missing[0]}"] if missing else []
-    return [one for one in listed if one in sizes][:MAX_FILES], text
+    return [one for one in listed if one in sizes][:MAX_FILES], text, indexed
 
 
 def _header(found: Place, name: str, size: int, most: int) -> tuple[Tensor, ...] | str | None:

@@ -24,6 +24,8 @@ class Model:
     """As the files have them; 0: not known."""
     problems: tuple[str, ...] = ()
     """Files that are there and are not what they should be."""
+    doubt: str = ""
+    """What may be wrong with its files, although vLLM can load such ones."""
     gone: str = ""
     """Why it cannot be had at all: no such repository, no token."""
     remedy: str = "correct the source, its revision or spec.model.tokenSecretName"
