@@ -97,8 +97,7 @@ def examine(raw: Mapping[str, Any]) -> Examined:
     try:
         parsed = MODELS[kind].model_validate(document)
     except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False, include_input=False)
-        return Examined(kind, name, False, _refused(f"{written.place(one['loc'])}: {one['msg']}" for one in details))
+        return Examined(kind, name, False, _refused(map(written.refusal, error.errors(include_url=False))))
     remarks = [*_refused(written.mistakes(document, parsed)), *_refused(admission.of_schema(MODELS[kind], raw["spec"]))]
     if not isinstance(parsed, SpeculativeServing):
         verdict = judgement(kind, raw)

@@ -29,6 +29,25 @@ def reasons(found: Examined, level: Level) -> list[str]:
     return [remark.reason for remark in found.remarks if remark.level is level]
 
 
+@pytest.mark.parametrize(
+    ("source", "meant"),
+    [
+        ("Qwen/Qwen3-8B", "; is hf://Qwen/Qwen3-8B meant?"),
+        ("hf:/Qwen/Qwen3-8B", ""),
+        ("Qwen", ""),
+        ("https://x/y", ""),
+        ("", ""),
+    ],
+)
+def test_a_source_that_is_none_is_told_how_sources_are_written(source: str, meant: str) -> None:
+    ours = {**MINIMAL, "spec": {**MINIMAL["spec"], "model": {"source": source}}}
+    (remark,) = examine(ours).remarks
+    assert remark.message == (
+        "spec.model.source: not a source: write "
+        f"hf://owner/name, s3://bucket/path, pvc://claim/path, oci://image or /path{meant}"
+    )
+
+
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_every_example_is_accepted_and_none_weakens_its_pods(file: Path) -> None:
     result = RUNNER.invoke(app, ["preflight", "-f", str(file), "-o", "json"])

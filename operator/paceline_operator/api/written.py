@@ -8,7 +8,10 @@ from typing import Any
 
 from paceline_operator import naming
 from paceline_operator.api.base import NAME_LENGTH, NAME_PATTERN, NAME_RULE, ApiModel
+from paceline_operator.api.model import SOURCE_PATTERN
 from paceline_operator.api.serving import MULTI_NODE_NAME_LENGTH, MULTI_NODE_NAME_RULE, SpeculativeServing
+
+SOURCES = "hf://owner/name, s3://bucket/path, pvc://claim/path, oci://image or /path"
 
 
 def mistakes(document: Mapping[str, Any], parsed: ApiModel) -> Iterator[str]:
@@ -37,6 +40,16 @@ def unread(document: Mapping[str, Any], parsed: ApiModel) -> list[str]:
         return list(_misread(document, parsed.model_dump(mode="json", by_alias=True, exclude_unset=True), ()))
     except (ValueError, RecursionError):
         return ["a value contains itself (`&` and `*`)"]
+
+
+def refusal(detail: Mapping[str, Any]) -> str:
+    """An entry of ValidationError.errors(), with its input and context, in words: place, and what is wrong."""
+    said = detail["msg"]
+    if (detail.get("ctx") or {}).get("pattern") == SOURCE_PATTERN:
+        given = str(detail["input"])
+        near = f"; is hf://{given} meant?" if re.fullmatch(SOURCE_PATTERN, f"hf://{given}") else ""
+        said = f"not a source: write {SOURCES}{near}"
+    return f"{place(detail['loc'])}: {said}"
 
 
 def place(location: tuple[str | int, ...]) -> str:

@@ -19,7 +19,7 @@ from paceline_operator import naming
 from paceline_operator.api.base import ApiModel
 from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.api.written import misnamed, place, unread
+from paceline_operator.api.written import misnamed, refusal, unread
 from paceline_operator.local.loader import Loader
 from paceline_operator.local.mistake import UserError
 from paceline_operator.preflight import evidence, legality
@@ -165,7 +165,7 @@ def parse(model: type[M], document: dict[str, Any], path: Path) -> M:
     try:
         parsed = model.model_validate(document)
     except ValidationError as error:
-        lines = [f"{place(item['loc'])}: {item['msg']}" for item in error.errors(include_url=False)]
+        lines = [refusal(item) for item in error.errors(include_url=False)]
         raise UserError(f"{path}: {document['kind']}: " + "\n".join(lines)) from None
     if mistakes := unread(document, parsed):
         raise UserError(f"{path}: {document['kind']}: " + "\n".join(mistakes))
