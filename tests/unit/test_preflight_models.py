@@ -19,6 +19,7 @@ from paceline_engine.preflight.vocabulary import Vocabulary
 from paceline_operator.cli.app import app
 from tests.fakehub import Hub, Repository
 from tests.harness.model_files import DATA, facts, lay
+from tests.harness.objects import EXPERIMENT, thing
 
 RUNNER = CliRunner()
 GOOD, BAD = (sorted((DATA / kind).glob("*.yaml")) for kind in ("good", "bad"))
@@ -228,6 +229,16 @@ def test_what_a_desk_does_not_have_is_skipped(source: str, tmp_path: Path) -> No
     code, found = at_the_desk(tmp_path, {"source": source})
     assert (code, found["level"]) == (0, "skip")
     assert "give --models FOLDER" in found["reason"]
+
+
+def test_variants_of_an_experiment_are_skipped_and_said_so(tmp_path: Path) -> None:
+    (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(thing(EXPERIMENT, {})))
+    given = ["preflight", "-f", str(tmp_path / "experiment.yaml")]
+    result = RUNNER.invoke(app, [*given, "--models", "hub"])
+    assert result.exit_code == 0
+    assert "  skip     variants: " in result.output
+    assert result.output.splitlines()[-1] == "1 check: 0 failed, 0 warned, 1 skipped"
+    assert "variants:" not in RUNNER.invoke(app, given).output
 
 
 def test_a_path_of_this_machine_is_read_at_the_desk(tmp_path: Path) -> None:

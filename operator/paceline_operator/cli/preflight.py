@@ -20,6 +20,7 @@ from paceline_engine.preflight.asked import Source
 from paceline_engine.preflight.check import Check, Level, skipped, timed
 from paceline_engine.preflight.model import Model
 from paceline_engine.pull.report import Failure
+from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.cli import podfields
 from paceline_operator.cli.cluster import Form, structured
@@ -34,6 +35,9 @@ from paceline_operator.tuning.prior import boot_table, ladder_of
 KINDS = tuple(MODELS)
 HUB = "hub"
 HERE = "this machine is not the engine's: it is checked in the pod (spec.engine.preflight)"
+VARIANTS = skipped(
+    "variants", "models of an experiment's variants are not read: check a serving that is changed as the variant says"
+)
 MACHINE = ("driver", "kernel", "versions")
 ON_A_NETWORK = ("hf://", "s3://")
 HERE_TOKEN = "here only $HF_TOKEN of this shell counts"  # noqa: S105 no token
@@ -75,8 +79,12 @@ def preflight(
         found += [(path, one, []) for one in wrong]
         for document in read:
             one = podfields.checked(document, examine(document))
-            looked = where is not None and one.accepted and one.version
-            found.append((path, one, _models(document, one, root, gpu_memory) if looked else []))
+            checks: list[Check] = []
+            if where is not None and one.accepted and one.kind == naming.KIND_EXPERIMENT:
+                checks = [VARIANTS]
+            elif where is not None and one.accepted and one.version:
+                checks = _models(document, one, root, gpu_memory)
+            found.append((path, one, checks))
     text = structured([_json(*one) for one in found], output)
     if text is not None:
         typer.echo(text)
