@@ -181,6 +181,17 @@ def test_a_kubeconfig_of_no_use_is_told_in_one_line(text: str, tmp_path: Path, m
         assert f"KUBECONFIG is of no use: {tmp_path / 'config'}: " in result.output
 
 
+@pytest.mark.parametrize("context", [[], ["--context", "a"]])
+def test_a_kubeconfig_that_is_not_there_is_told_as_that(
+    context: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = os.pathsep.join(str(tmp_path / name) for name in "ab")
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", absent)
+    result = RUNNER.invoke(app, ["status", "chat", *context])
+    assert result.exit_code == 2
+    assert f"KUBECONFIG is of no use: {absent}: no such file; name a file with which kubectl works" in result.output
+
+
 def test_what_can_be_no_experiment_of_a_cluster_is_a_folder_that_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,8 +93,8 @@ def test_json_has_the_apis_names_and_the_evidence_of_each_decision(trace: Path) 
     [
         ([], "name a serving"),
         (["team/chat", "--record", "x"], "name a serving"),
-        (["--record", "absent.jsonl"], "absent.jsonl"),
-        (["--record", __file__], "is no trace"),
+        (["--record", "absent.jsonl"], "paceline explain: absent.jsonl: cannot be read: No such file or directory\n"),
+        (["--record", __file__], "test_explained.py:1: not the head of a trace"),
         (["team/chat"], "KUBECONFIG"),
         (["team/chat", "-o", "poem"], "poem"),
     ],

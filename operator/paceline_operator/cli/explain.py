@@ -89,10 +89,10 @@ def of_trace(path: Path | None) -> tuple[str, ServingStatus]:
     """What today's tuner makes of a recording, all decisions included; times are since its start. Raises UserError."""
     assert path is not None
     trace, notes = traces.read(path)
+    if trace is None:
+        raise UserError("; ".join(map(str, notes)))
     for note in notes:
         typer.echo(str(note), err=True)
-    if trace is None:
-        raise UserError(f"{path} is no trace")
     memory, status, start = Memory(), ServingStatus(), trace.passes[0].at if trace.passes else 0.0
     seen: Mapping[str, Known] = {}
     made: list[DecisionRecord] = []

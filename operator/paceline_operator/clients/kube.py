@@ -7,6 +7,7 @@ library's TLS and authentication are. At most `concurrency` calls are on their w
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -142,6 +143,8 @@ def connect(context: str | None = None) -> client.ApiClient:
             if not isinstance(error, config.ConfigException | OSError):
                 why = f"it is not what kubectl writes: {type(error).__name__}: {why}"
             where = config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+            if not any(os.path.exists(os.path.expanduser(one)) for one in where.split(os.pathsep)):
+                why = "no such file"
             raise ValueError(
                 f"no cluster: not in a pod, and KUBECONFIG is of no use: {where}: {why.removesuffix('.')}; "
                 "name a file with which kubectl works"
