@@ -84,7 +84,10 @@ def test_all_files_are_checked_and_named(tmp_path: Path) -> None:
         assert list(dict.fromkeys(one["file"] for one in told)) == files
         assert {one["file"]: one["accepted"] for one in told} == {str(bad): False, good: True}
     result = RUNNER.invoke(app, ["preflight", "-f", good, "-f", str(none)])
-    assert (result.exit_code, f"{none}: no document of kind" in result.output) == (2, True)
+    assert (result.exit_code, f"{none}: no document of kind" in result.stderr) == (2, True)
+    assert f"{good}: SpeculativeServing " in result.stdout, "a file that cannot be read hides no other"
+    told = RUNNER.invoke(app, ["preflight", "-f", str(none), "-f", good, "-o", "json"])
+    assert (told.exit_code, [one["file"] for one in json.loads(told.stdout)]) == (2, [good])
     alone = RUNNER.invoke(app, ["preflight", "-f", good])
     assert (alone.exit_code, good in alone.output) == (0, False)
 

@@ -67,13 +67,21 @@ def preflight(
     output: Annotated[Form, typer.Option("--output", "-o", help="For people, or for programs.")] = Form.TABLE,
 ) -> None:
     """Check manifests without a cluster; exit status 1 where one would be refused, or its models do not fit."""
+    files: dict[Path, tuple[list[dict[str, Any]], list[Examined]]] = {}
+    unread: list[str] = []
+    for path in file:
+        try:
+            files[path] = _ours(path)
+        except UserError as error:
+            unread.append(str(error))
     try:
-        files = {path: _ours(path) for path in file}
         if gpu_memory is not None and where is None:
             raise UserError("--gpu-memory needs --models: what fits is told by the models' files")
         root = None if where in (None, HUB) else _folder(str(where))
     except UserError as error:
         fail("preflight", error)
+    if not files:
+        fail("preflight", "\n".join(unread))
     found: list[tuple[Path, Examined, list[Check]]] = []
     for path, (read, wrong) in files.items():
         found += [(path, one, []) for one in wrong]
@@ -89,9 +97,11 @@ def preflight(
     if text is not None:
         typer.echo(text)
     else:
-        typer.echo("\n\n".join(_text(path if len(files) > 1 else None, one, checks) for path, one, checks in found))
+        typer.echo("\n\n".join(_text(path if len(file) > 1 else None, one, checks) for path, one, checks in found))
         if made := [check for _, _, checks in found for check in checks]:
             typer.echo("\n" + _summary(made))
+    if unread:
+        fail("preflight", "\n".join(unread))
     good = all(one.accepted and all(check.level is not Level.FAIL for check in checks) for _, one, checks in found)
     raise typer.Exit(0 if good else 1)
 
