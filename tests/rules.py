@@ -9,7 +9,7 @@ from paceline_operator.api.runner import RUNNER_VARIABLE, Runner
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.speculation import DRAFT_METHODS, Method
 from paceline_operator.preflight import matrix
-from paceline_operator.preflight.matrix import Effect, Rule
+from paceline_operator.preflight.matrix import DraftParallel, Effect, Rule
 from tests.servings import serving
 
 REFUSALS = [rule for rule in matrix.load().rules if rule.effect is Effect.REFUSED and not rule.when.data_parallel]
@@ -44,6 +44,7 @@ def spec_of(rule: Rule) -> SpeculativeServing:
         speculation["adaptiveVerification"] = "Enabled"
     if when.draft_tensor_parallel:
         engine["tensorParallelSize"] = 4
-        speculation["draft"] = {"source": "/draft", "tensorParallelSize": 2}
+        gpus = 1 if DraftParallel.ONE in when.draft_tensor_parallel else 2
+        speculation["draft"] = {"source": "/draft", "tensorParallelSize": gpus}
     engine |= {"vllmVersion": f"{version}.0", "extraArgs": list(when.arguments[:1])}
     return made(method, engine=engine, config=config, **speculation)

@@ -133,6 +133,20 @@ def test_the_drafts_gpus(draft: int | None, target: int, is_: str) -> None:
     assert matrix.combination(given.spec, "0.33").draft_tensor_parallel == is_
 
 
+@pytest.mark.parametrize(("config", "gpus"), [({"use_heterogeneous_vocab": True}, 8), ({}, 1)])
+def test_a_draft_model_has_its_targets_gpus_on_the_v1_runner(config: dict[str, Any], gpus: int) -> None:
+    """vLLM's DraftModelProposer asserts it (vllm/v1/spec_decode/draft_model.py); on V2 one GPU is enough."""
+    for draft in (1, 8, None):
+        given = made(
+            Method.DRAFT_MODEL,
+            engine={"tensorParallelSize": 8},
+            draft={"source": "/draft", "tensorParallelSize": draft},
+            config=config,
+        )
+        refused = {finding.rule for finding in check(given.spec)}
+        assert ("draft-tensor-parallel-v1" in refused) is ((draft or 8) < gpus)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4), lambda one: st.lists(one, max_size=2)
 )

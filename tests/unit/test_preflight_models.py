@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from paceline_engine.preflight import config, family, layout, tokens
+from paceline_engine.preflight import config, family, layout, limits, tokens
 from paceline_engine.preflight.asked import Asked, Source
 from paceline_engine.preflight.check import Check
 from paceline_engine.preflight.headers import Tensor
@@ -157,6 +157,21 @@ def test_a_whole_model_as_a_head_is_doubted_and_no_failure(
     asked = Asked(target=Source(source="t"), draft=Source(source="d"), method=method, vllm="0.33")
     (check,) = [one for one in family.checks(asked, target, draft) if one.name == "family"]
     assert check.level == level
+
+
+def test_a_draft_that_cannot_be_divided_gets_a_remedy_that_its_runner_has() -> None:
+    models = (Model(name, name, config.of(facts("qwen3-0.6b"))) for name in ("target", "draft"))
+    target, draft = models
+    for two, words in ((False, "draft.tensorParallelSize to 1"), (True, "engine.tensorParallelSize to one of 1, 2, 4")):
+        asked = Asked(
+            target=Source(source="t"),
+            draft=Source(source="d"),
+            method="draft_model",
+            tensor_parallel=3,
+            two_vocabularies=two,
+        )
+        (found,) = [one for one in limits.checks(asked, target, draft) if one.name == "draft-parallel"]
+        assert (found.level, words in found.remedy) == ("fail", True)
 
 
 def test_a_token_that_differs_is_told_as_it_is_written() -> None:

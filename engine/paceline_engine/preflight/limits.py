@@ -69,7 +69,9 @@ def _parallel(asked: Asked, model: Model, config: Config) -> Check:
         reason = f"{config.heads} attention heads of the {model.name} cannot be divided by {ranks} GPUs"
         options = [n for n in (1, 2, 4, 8, 16) if config.heads % n == 0]
         remedy = f"set {field} to one of {', '.join(map(str, options))}"
-        if model.name == "draft":
+        if model.name == "draft" and asked.method == "draft_model" and asked.two_vocabularies:
+            remedy = f"{remedy}: with use_heterogeneous_vocab a draft runs on as many GPUs as its target"
+        elif model.name == "draft":
             remedy = "set spec.speculation.draft.tensorParallelSize to 1"
         return failed(name, reason, remedy, CONFIG)
     if model.name == "target" and config.layers and asked.pipeline_parallel > config.layers:
