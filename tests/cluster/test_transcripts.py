@@ -20,7 +20,7 @@ import yaml
 
 from hack.picture import svg
 from paceline_engine.protocol import Identity
-from paceline_operator import act, naming, told
+from paceline_operator import act, naming, records, told
 from paceline_operator.api.conditions import Condition, ConditionType, Reason
 from paceline_operator.api.learned import ProfileKey
 from paceline_operator.api.status import ServingStatus
@@ -30,7 +30,8 @@ from paceline_operator.profiling import learn
 from paceline_operator.profiling.key import key_of
 from paceline_operator.resources import revision
 from paceline_operator.rollout.diff import boot_spec
-from paceline_operator.safety import incident
+from paceline_operator.safety import incident, signatures
+from paceline_operator.safety.detect import Kind
 from paceline_operator.safety.incident import Incident
 from paceline_operator.tuning.model import Engine
 from paceline_operator.tuning.state import TunerState
@@ -53,12 +54,13 @@ POD = "chat-6f4c9d7b8-x2k4p"
 NOW = "2026-01-01T00:10:00Z"
 SPEECH = {"method": "eagle", "draft": {"source": "hf://owner/draft"}, "maxTokens": 5}
 DIGESTS = ["sha256:" + 64 * digit for digit in "12"]
+AT = "2026-01-01T00:02:00Z"
+LOG = "RuntimeError: CUDA error: an illegal memory access was encountered"
+NAMED = signatures.name(signatures.Death(LOG, reason="Completed", exit_code=0))
 INCIDENT = Incident(
-    id="20260101000200-x2k4p", at="2026-01-01T00:02:00Z", kind="crash", pod=POD, fingerprint="cuda-illegal-address",
-    title="CUDA error: an illegal memory access was encountered", engine_version="0.33.0", exit_code=0,
-    reason="Completed", restarts=1, lived_seconds=4211.0, arguments=("--max-num-seqs", "256"), load=64, generation=7,
-    action="cudagraphMode FULL_DECODE_ONLY is tried next",
-    log=("RuntimeError: CUDA error: an illegal memory access was encountered",), left_out=180,
+    id=records.name_of(AT, "chat-uid/1"), at=AT, kind=Kind.CRASH, pod=POD, fingerprint=NAMED.fingerprint,
+    title=NAMED.title, engine_version="0.33.0", exit_code=0, reason="Completed", restarts=1, lived_seconds=4211.0,
+    arguments=("--max-num-seqs", "256"), load=64, generation=7, action="noted, nothing done", log=(LOG,), left_out=180,
 )  # fmt: skip
 INCIDENT_MAP = {
     "apiVersion": "v1",
