@@ -45,6 +45,7 @@ ILLEGAL = (
             ),
             "gated",
         ),
+        (Death("GatedRepoError: 401\nOSError: [Errno 28] No space left on device"), "disk-full"),
         (Death("OSError: You are trying to access a gated repo.\nMake sure to have access to it"), "gated"),
         (Death("ValueError: No available memory for the cache blocks. Try increasing"), "gpu-memory-at-boot"),
         (Death("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"), "gpu-memory"),
