@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
+from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
+from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from paceline_operator.cli.app import app
-from paceline_operator.cli.replay import OWN_TABLES
+from paceline_operator.cli.replay import COLUMNS, OWN_TABLES, _table
 from paceline_operator.replay.notes import Note
 from paceline_operator.replay.score import Case, overall
 
@@ -55,6 +59,15 @@ def test_a_folder_it_has_never_seen_just_works(tmp_path: Path) -> None:
     assert "rates.csv:2: load in qps" in result.output
     assert "b.csv:3: tok_s 'no' is not a number" in result.output
     assert "decisions" not in body
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(False, "w" * 40), (True, "w" * 24)])
+def test_a_workload_is_cut_on_a_terminal_alone(terminal: bool, shown: str) -> None:
+    out = io.StringIO()
+    row = ["X", "w" * 40, *("1" for _ in range(len(COLUMNS) - 2))]
+    with redirect_stdout(out):
+        _table(Console(file=out, force_terminal=terminal, width=300), [row])
+    assert re.findall("w{24,}", out.getvalue()) == [shown]
 
 
 def test_a_grid_with_a_switch(tmp_path: Path) -> None:

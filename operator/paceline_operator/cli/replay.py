@@ -28,9 +28,10 @@ from paceline_operator.replay.traces import Retraced
 OWN_TABLES = Path(paceline_operator.__file__).parents[2] / "benchmarks" / "tables"
 """The project's copy of the published tables, in a checkout."""
 WORKLOAD_WIDTH = 24
+"""Characters of a workload on a terminal; a pipe gets it whole."""
 COLUMNS: Mapping[str, Callable[[Case], str]] = {
     "table": lambda case: case.table_id,
-    "workload": lambda case: case.workload[:WORKLOAD_WIDTH],
+    "workload": lambda case: case.workload,
     "load": lambda case: "all" if case.load is None else str(case.load),
     "steady regret %": lambda case: f"{case.steady_regret_pct:.2f}",
     "regret %": lambda case: f"{case.regret_pct:.2f}",
@@ -142,7 +143,7 @@ def _tell(console: Console, report: Report, overall: Mapping[str, Any], *, decis
         _table(console, [[value(case) for value in COLUMNS.values()] for case in report.cases])
     if decisions:
         for one in report.decisions:
-            place = f"{one.table_id} {one.workload[:WORKLOAD_WIDTH]}".strip()
+            place = f"{one.table_id} {one.workload[:WORKLOAD_WIDTH] if console.is_terminal else one.workload}".strip()
             typer.echo(f"{place} {one.sweep} seed {one.seed} {_clock(one.at_seconds)} {one.reason}: {one.message}")
     for trace in report.traces:
         typer.echo(_traced(trace))
@@ -167,8 +168,9 @@ def _table(console: Console, rows: Sequence[Sequence[str]]) -> None:
     shown = Table(*COLUMNS)
     for column in shown.columns[2:]:
         column.justify = "right"
+    at = list(COLUMNS).index("workload")
     for row in rows:
-        shown.add_row(*row)
+        shown.add_row(*row[:at], row[at][:WORKLOAD_WIDTH], *row[at + 1 :])
     console.print(shown)
 
 
