@@ -69,6 +69,25 @@ def test_a_refusal_names_rule_and_source_and_ends_with_1(tmp_path: Path) -> None
     assert "https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/config/vllm.py" in result.output
 
 
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("0.40.0", "(vLLM 0.40, judged by the rules of 0.33, V2 model runner)"),
+        ("0.20.0", "(vLLM 0.20, judged by the rules of 0.32, V2 model runner)"),
+        ("0.33.0", "(vLLM 0.33, V2 model runner)"),
+        (None, "(vLLM 0.32, V2 model runner)"),
+    ],
+)
+def test_a_version_without_rules_of_its_own_is_told_by_which_it_is_judged(
+    version: str | None, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "serving.yaml"
+    engine = {"vllmVersion": version} if version else {}
+    file.write_text(yaml.safe_dump({**MINIMAL, "spec": {**MINIMAL["spec"], "engine": engine}}))
+    result = RUNNER.invoke(app, ["preflight", "-f", str(file)])
+    assert said in result.output
+
+
 def test_all_files_are_checked_and_named(tmp_path: Path) -> None:
     bad, none = tmp_path / "bad.yaml", tmp_path / "none.yaml"
     bad.write_text(yaml.safe_dump({**MINIMAL, "spec": {**MINIMAL["spec"], "engine": {"maxNumSeqs": 0}}}))

@@ -28,6 +28,7 @@ from paceline_operator.cli.mistake import counted, fail
 from paceline_operator.examined import MODELS, Examined, examine, misspelt
 from paceline_operator.local.document import KIND_LOAD, documents
 from paceline_operator.local.mistake import UserError
+from paceline_operator.preflight import matrix
 from paceline_operator.resources.preflight import asked
 from paceline_operator.safety.incident import printable
 from paceline_operator.tuning.prior import boot_table, ladder_of
@@ -83,8 +84,10 @@ def preflight(
     if not files:
         fail("preflight", "\n".join(unread))
     found: list[tuple[Path, Examined, list[Check]]] = []
+    judged: list[str] = []
     for path, (read, wrong) in files.items():
         found += [(path, one, []) for one in wrong]
+        judged += [""] * len(wrong)
         for document in read:
             one = podfields.checked(document, examine(document))
             checks: list[Check] = []
@@ -93,11 +96,16 @@ def preflight(
             elif where is not None and one.accepted and one.version:
                 checks = _models(document, one, root, gpu_memory)
             found.append((path, one, checks))
+            judged.append(_judged(document, one.version) if one.version else "")
     text = structured([_json(*one) for one in found], output)
     if text is not None:
         typer.echo(text)
     else:
-        typer.echo("\n\n".join(_text(path if len(file) > 1 else None, one, checks) for path, one, checks in found))
+        texts = (
+            _text(path if len(file) > 1 else None, one, checks, by)
+            for (path, one, checks), by in zip(found, judged, strict=True)
+        )
+        typer.echo("\n\n".join(texts))
         if made := [check for _, _, checks in found for check in checks]:
             typer.echo("\n" + _summary(made))
     if unread:
@@ -125,7 +133,7 @@ def _folder(name: str) -> Path:
 
 
 def _models(document: Mapping[str, Any], one: Examined, root: Path | None, gpu_memory: float | None) -> list[Check]:
-    serving = SpeculativeServing.model_validate({key: value for key, value in document.items() if key != "status"})
+    serving = _serving(document)
     table = boot_table(ladder_of(serving.spec), serving.spec.engine.max_num_seqs)
     engine = asked(serving, table, version=one.version)
     found = [skipped(name, HERE if engine.gpu or name == "versions" else "no GPU asked for") for name in MACHINE]
@@ -177,8 +185,19 @@ def _summary(checks: list[Check]) -> str:
     )
 
 
-def _text(path: Path | None, one: Examined, checks: list[Check]) -> str:
-    of = f" (vLLM {one.version}, {one.runner} model runner)" if one.version else ""
+def _judged(document: Mapping[str, Any], version: str) -> str:
+    """The version, and the one by whose rules it was judged where that is another."""
+    said = matrix.said_version(_serving(document).spec.engine)
+    return version if said in ("", version) else f"{said}, judged by the rules of {version}"
+
+
+def _serving(document: Mapping[str, Any]) -> SpeculativeServing:
+    return SpeculativeServing.model_validate({key: value for key, value in document.items() if key != "status"})
+
+
+def _text(path: Path | None, one: Examined, checks: list[Check], judged: str) -> str:
+    """`judged`: the version of vLLM, in words."""
+    of = f" (vLLM {judged}, {one.runner} model runner)" if judged else ""
     ks = " ".join(map(str, one.ladder))
     ladder = f", k {'fixed at' if len(one.ladder) == 1 else 'among'} {ks}" if ks else ""
     verdict = "accepted" if one.accepted else "refused"

@@ -181,13 +181,16 @@ def version_of(engine: Engine, image: str = "") -> str:
     `image` is what the operator takes where the spec names none. A version that the matrix does not have is judged by
     the nearest one that it has, the older where two are as near.
     """
-    versions = load().versions
-    tag = (engine.image or image).partition("@")[0].rpartition("/")[2].partition(":")[2]
-    for text in (engine.vllm_version or "", tag):
-        if match := _TAG.match(text):
-            asked = (int(match[1]), int(match[2]))
-            return min(versions, key=lambda known: _distance(asked, _key(known)))
+    if said := said_version(engine, image):
+        return min(load().versions, key=lambda known: _distance(_key(said), _key(known)))
     return load().default
+
+
+def said_version(engine: Engine, image: str = "") -> str:
+    """`major.minor` that vllmVersion or the image's tag says, whether or not the matrix has it; empty: neither does."""
+    tag = (engine.image or image).partition("@")[0].rpartition("/")[2].partition(":")[2]
+    matches = (_TAG.match(text) for text in (engine.vllm_version or "", tag))
+    return next((f"{int(match[1])}.{int(match[2])}" for match in matches if match), "")
 
 
 def combination(spec: ServingSpec, version: str) -> Combination:
