@@ -233,6 +233,12 @@ def test_an_engine_for_gpus_is_refused_where_there_is_none_before_anything_start
     assert result.exit_code == 2
     assert f"{file}: no GPU is here: set spec.engine.device: CPU" in result.output
     assert not report.parent.exists()
+    folder = Path(__file__).parents[2] / "examples"
+    examples = [word for name in ("experiment", "minimal") for word in ("-f", str(folder / f"{name}.yaml"))]
+    tried = RUNNER.invoke(app, ["experiment", "run", *examples, "--local", "-o", str(report.parent)])
+    assert tried.exit_code == 2
+    assert "serving minimal: no GPU is here: set spec.engine.device: CPU" in tried.output
+    assert not report.parent.exists()
     assert not container.has_gpu()
     (devices / "nvidia0").touch()
     assert container.has_gpu()
