@@ -137,8 +137,9 @@ class Operator:
 
     def child_event(self, metadata: Mapping[str, Any]) -> None:
         """Something happened to a child, or a pod: it wakes the serving that its label names."""
-        serving = str((metadata.get("labels") or {}).get(naming.LABEL_SERVING))
-        self.fleet.wake((naming.KIND_SERVING, metadata["namespace"], serving))
+        namespace, serving = metadata.get("namespace"), (metadata.get("labels") or {}).get(naming.LABEL_SERVING)
+        if namespace and serving:
+            self.fleet.wake((naming.KIND_SERVING, str(namespace), str(serving)))
 
     def _watches(self, namespace: str) -> bool:
         return not self.config.watch_namespaces or namespace in self.config.watch_namespaces

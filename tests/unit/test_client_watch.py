@@ -135,12 +135,49 @@ async def test_what_cannot_be_gone_on_from_begins_anew(stub: Stub, line: bytes) 
     assert followed.anew == 2, "whoever is told looks at everything"
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 410, 500, 503])
-async def test_a_watch_that_is_refused_begins_anew(stub: Stub, status: int) -> None:
+@pytest.mark.parametrize("status", [400, 404, 410, 504])
+async def test_a_watch_that_is_refused_for_its_version_begins_anew(stub: Stub, status: int) -> None:
     followed = Followed(stub, listed("7"), (status, b'{"message":"no"}', {}), listed("9"), told())
     await followed.run(2)
     assert asked(stub) == ["list", "7", "list", "9"]
     assert followed.anew == 2
+
+
+@pytest.mark.parametrize("status", [401, 403, 500, 503])
+async def test_one_that_is_refused_otherwise_is_asked_for_again_and_wakes_nobody(stub: Stub, status: int) -> None:
+    followed = Followed(stub, listed("7"), *[(status, b'{"message":"no"}', {})] * 2, told(("ADDED", "8")))
+    await followed.run(3)
+    assert asked(stub) == ["list", "7", "7", "7"]
+    assert (followed.anew, followed.names) == (1, ["n8"])
+
+
+@pytest.mark.parametrize("meta", [b'"x"', b"[1]", b"5"])
+async def test_a_list_of_another_shape_is_asked_for_again(stub: Stub, meta: bytes) -> None:
+    followed = Followed(stub, (200, b'{"metadata":' + meta + b"}", {}), listed("7"), told(("ADDED", "8")))
+    await followed.run(2)
+    assert followed.names == ["n8"]
+
+
+async def test_a_line_that_is_too_long_begins_anew(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MAX_EVENT_BYTES", 200)
+    followed = Followed(stub, listed("7"), told(b"x" * 300), listed("9"), told(("ADDED", "10")))
+    await followed.run(2)
+    assert asked(stub) == ["list", "7", "list", "9"]
+    assert followed.names == ["n10"]
+
+
+async def test_one_that_failed_after_long_waits_as_it_is_told_to(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "STEADY_SECONDS", 0.0)
+    followed = Followed(stub, listed("7"), *[(429, b"{}", {"Retry-After": "60"})] * 2)
+    await followed.run(2)
+    assert followed.pauses == [60.0, 60.0]
+
+
+async def test_a_wait_that_is_no_number_is_none(stub: Stub) -> None:
+    followed = Followed(stub, listed("7"), (429, b"{}", {"Retry-After": "nan"}), told(("ADDED", "8")))
+    await followed.run(2)
+    assert followed.names == ["n8"]
+    assert followed.pauses[0] == watch.PAUSE_FIRST_SECONDS
 
 
 async def test_a_server_that_asks_to_wait_is_waited_for_and_the_version_is_kept(stub: Stub) -> None:

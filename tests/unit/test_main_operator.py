@@ -43,7 +43,8 @@ def test_servings_are_added_and_children_only_wake(operator: process.Operator) -
     operator.object_event(naming.KIND_SERVING, None, meta())
     operator.object_event(naming.KIND_SERVING, "ADDED", meta(namespace="elsewhere"))
     operator.child_event(child("other"))
-    operator.child_event({"name": "demo", "namespace": "team"})
+    for odd in ({"name": "demo", "namespace": "team"}, {"labels": {naming.LABEL_SERVING: "demo"}}, {"labels": None}):
+        operator.child_event(odd)
     assert DEMO in operator.fleet
     assert (naming.KIND_SERVING, "elsewhere", "demo") not in operator.fleet
 

@@ -91,6 +91,7 @@ LONG = (
     "Error:",
     "a.Error ",
     "AssertionError ",
+    "AssertionError\n",
     "x\n",
     'File "',
     'File "a/',

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ from paceline_engine.protocol import Verification
 from paceline_operator.tuning.acceptance import MIN_REQUEST_STEPS
 from paceline_operator.tuning.goodput import Scores
 from paceline_operator.tuning.look import hopeless, lacking, look, quarantined
+from paceline_operator.tuning.settle import _better
 
 LADDER = (7, 3, 1, 0)
 FRESH = np.full(len(LADDER), MIN_REQUEST_STEPS)
@@ -80,3 +84,17 @@ def test_another_traffic_makes_no_k_good_that_is_too_slow_for_any() -> None:
 def test_the_hopeless_are_in_quarantine() -> None:
     at = scores([-1.0, -0.2, 0.05, 0.0], 0.1, UNKNOWN)
     assert quarantined({}, [look(at, 1)], LADDER, 5.0) == {(64, 7): 5.0}
+
+
+@pytest.mark.parametrize("error", [0.0, 0.001, 0.01, 0.03])
+def test_no_speculation_that_is_better_by_far_is_taken_before_all_is_known_the_sooner_the_surer(error: float) -> None:
+    settings: Any = SimpleNamespace(min_gain=0.01, tpot_limit_seconds=None)
+    state: Any = SimpleNamespace(load=SimpleNamespace(shares={64: 1.0}), auto={64: 7})
+
+    def better(gain: float) -> dict[int, int]:
+        found = scores([-gain, -gain, -gain, 0.0], error, [True, False, False, True])
+        board: Any = SimpleNamespace(loads=(64,), at=lambda _: found)
+        return _better(settings, state, board, {})
+
+    assert better(0.7) == {64: 0}
+    assert better(0.015) == {}, "not by far"

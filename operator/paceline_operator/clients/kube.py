@@ -7,8 +7,10 @@ library's TLS and authentication are. At most `concurrency` calls are on their w
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -205,9 +207,10 @@ class Kube:
         query, found = {"limit": str(NAMES_LIMIT)}, list[tuple[str, str]]()
         while True:
             page = await self._call("GET", kind, namespace, query=query, accept=METADATA_LIST)
-            meta = [item["metadata"] for item in page.get("items") or []]
-            found += [(str(one["namespace"]), str(one["name"])) for one in meta]
-            token = page.get("metadata", {}).get("continue")
+            with shaped(f"GET {kind}"):
+                meta = [item["metadata"] for item in page.get("items") or []]
+                found += [(str(one["namespace"]), str(one["name"])) for one in meta]
+                token = (page.get("metadata") or {}).get("continue")
             if not token:
                 return found
             query = {**query, "continue": token}
@@ -220,8 +223,9 @@ class Kube:
         items: list[Object] = []
         while True:
             page = await self._call("GET", kind, namespace, query=query)
-            items += page.get("items") or []
-            token = page.get("metadata", {}).get("continue")
+            with shaped(f"GET {kind}"):
+                items += page.get("items") or []
+                token = (page.get("metadata") or {}).get("continue")
             if not token:
                 return items
             query = {**query, "continue": token}
@@ -317,7 +321,8 @@ class Kube:
             found = await self._send("GET", f"/apis/{group_version}", f"GET kinds of {group_version}")
         except NotFoundError:
             return frozenset()
-        return frozenset(str(kind.get("name")) for kind in found.get("resources") or [])
+        with shaped(f"GET kinds of {group_version}"):
+            return frozenset(str(kind.get("name")) for kind in found.get("resources") or [])
 
     async def serves(self, kind: str) -> bool:
         """Whether the cluster has this optional kind, as it was at most DISCOVERY_SECONDS ago."""
@@ -384,6 +389,15 @@ async def _finish(call: asyncio.Future[_T]) -> _T:
         raise
 
 
+@contextmanager
+def shaped(where: str) -> Iterator[None]:
+    """Where an answer is taken apart: one of another shape is none. Raises UnavailableError."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError) as error:
+        raise UnavailableError(0, "NotJson", f"{where}: the answer has another shape: {error!r}") from None
+
+
 def result(answer: Answer, where: str) -> Object:
     """The object in `answer`. Raises the KubeError that it is; `where` says of what."""
     status = answer.status
@@ -405,6 +419,7 @@ def result(answer: Answer, where: str) -> Object:
 
 def _seconds(header: str | None) -> float | None:
     try:
-        return min(max(float(header), 0.0), 120.0) if header else None
+        seconds = float(header) if header else math.nan
+        return None if math.isnan(seconds) else min(max(seconds, 0.0), 120.0)
     except ValueError:  # an HTTP date: the API server does not send one, a proxy may
         return None

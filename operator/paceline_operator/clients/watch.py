@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from paceline_operator.clients import shallow
-from paceline_operator.clients.kube import METADATA_LIST, RESOURCES, KubeError, UnavailableError, result
+from paceline_operator.clients.kube import METADATA_LIST, RESOURCES, KubeError, UnavailableError, result, shaped
 from paceline_operator.clients.session import BROKEN, Answer, Session
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ SERVER_SECONDS = 300
 """After which the server ends a watch, at the earliest; at the latest after twice that, as for client-go."""
 SILENT_SECONDS = 180.0
 """In which nothing came: the connection is dead. A server that has bookmarks sends one a minute."""
+VERSION_GONE = (400, 404, 410, 504)
+"""Statuses that may be for the version. Others are for whoever asks, or for now."""
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 """No object is larger than etcd takes, 1.5 MiB."""
 METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
@@ -76,19 +78,20 @@ class Watch:
                 why = f"{self._path}: {error!r}"
             if clock() - began >= STEADY_SECONDS:
                 failures = 0
-                continue
+                if not why:
+                    continue
             backoff = min(PAUSE_LIMIT_SECONDS, PAUSE_FIRST_SECONDS * 2 ** min(failures, 10))
             seconds = max(floor, backoff * (0.5 + self._jitter() / 2))
             failures += 1
-            if why:
-                logger.warning("Watch interrupted: next_seconds=%.1f error=%s", seconds, why)
+            logger.warning("Watch interrupted: next_seconds=%.1f error=%s", seconds, why or f"{self._path}: it ended")
             await self._pause(seconds)
 
     async def _newest(self) -> str:
         """Version of the cluster as it is now. Raises KubeError."""
         path = f"{self._path}?{urlencode({'labelSelector': self._label, 'limit': '1'})}"
         answer = await self._session.request("GET", path, None, "", METADATA_LIST)
-        version = str((result(answer, f"GET {path}").get("metadata") or {}).get("resourceVersion") or "")
+        with shaped(f"GET {path}"):
+            version = str((result(answer, f"GET {path}").get("metadata") or {}).get("resourceVersion") or "")
         if not version:
             raise UnavailableError(answer.status, "NoVersion", f"GET {path}: the list has no version")
         return version
@@ -105,13 +108,17 @@ class Watch:
         path = f"{self._path}?{urlencode(query)}"
         async with self._session.stream(path, METADATA, SILENT_SECONDS) as answer:
             if answer.status != 200:
-                if answer.status != 429:  # it may be for the version
+                if answer.status in VERSION_GONE:
                     self._version = ""
                 said = Answer(answer.status, await answer.content.read(64 * 1024), answer.headers.get("Retry-After"))
                 result(said, f"GET {path}")
                 raise UnavailableError(answer.status, "NoWatch", f"GET {path}: events were asked for")
-            async for line in _lines(answer.content.iter_any()):
-                self._take(line)
+            try:
+                async for line in _lines(answer.content.iter_any()):
+                    self._take(line)
+            except ValueError:  # it would be as long the next time
+                self._version = ""
+                raise
 
     def _take(self, line: bytes) -> None:
         """Raises KubeError where the watch cannot go on."""

@@ -38,14 +38,14 @@ _SECRET = re.compile(
     r"\b(hf_\w{8,}|(?:sk|nvapi|glpat)-[\w-]{8,}|gh[a-z]_\w{8,}|github_pat_\w{8,}|AIza[\w-]{30,}|"
     r"eyJ[\w-]{10,}\.[\w.-]+|[A-Fa-f0-9]{32,}|A[KS]IA\w{12,})\b"
 )
-_URL_USER = re.compile(r"(\w+://)[^/@\s]+@")
-_URL_QUERY = re.compile(r"(\w+://[^\s?'\"]+\?)[^\s'\"]+")
+_URL_USER = re.compile(r"(\b\w{1,32}://)[^/@\s]+@")
+_URL_QUERY = re.compile(r"(\b\w{1,32}://[^\s?'\"]+\?)[^\s'\"]+")
 """Signatures and tokens are there."""
 _KEYED = re.compile(
     r"""(?i)((?:api[_-]?key|access[_-]?key|token(?!iz|s)|secret|passw|credential)\w{0,32}['"]?\s{0,4}[:=]\s{0,4})"""
-    r"""(?:'[^']*'|"[^"]*"|\[(?!\d)[^\]]*\]?|(?!['"\[\d]|None\b|True\b|False\b)[^\s,;)}\]]+)"""
+    r"""(?:'[^']*'|"[^"]*"|\[(?!\d)[^\]]*\]?|(?!['"\[]|\d+(?:\.\d+)?(?![\w.-])|None\b|True\b|False\b)[^\s,;)}\]]+)"""
 )
-"""A value whose name tells of a secret, as Python, JSON and shells write it; numbers are counts."""
+"""A value whose name tells of a secret, as Python, JSON and shells write it; whole numbers are counts."""
 _QUOTED = re.compile(r"'[^']{24,}'|\"[^\"]{24,}\"")
 """Longer than names of files' last parts, options and types are."""
 _ARGUMENT_VALUE = re.compile(r"(?i)(--[\w-]*(?:key|token|secret|password)[\w-]*[= ])\S+")
@@ -121,7 +121,7 @@ def clean_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
             continue
         secret = argument.startswith("--") and bool(_NAME_SECRET.search(name)) and not _counts(name)
         hide = secret and not equals
-        cleaned.append(f"{name}=…" if secret and equals else _unnamed(argument))
+        cleaned.append(f"{name}=…" if secret and equals else _unnamed(argument[:LOOKED_AT]))
     return tuple(cleaned)
 
 

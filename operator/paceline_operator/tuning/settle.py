@@ -62,7 +62,8 @@ def _better(settings: Settings, state: TunerState, scores: Board, decided: Mappi
             continue
         limit = settings.tpot_limit_seconds
         choice = solve.choose(scores.at(load), state.auto[load], settings.min_gain, limit_seconds=limit)
-        if choice.k != state.auto[load] and choice.gain > moves.SURE_BANDS * choice.band > 0:
+        least = moves.SURE_BANDS * max(choice.band, settings.min_gain)
+        if choice.k != state.auto[load] and choice.gain > least and not choice.limited:
             found[load] = choice.k
     return found
 
