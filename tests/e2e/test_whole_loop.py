@@ -24,7 +24,8 @@ LADDER = [4, 1, 0]
 CONCURRENCY = 6
 CONFIRMING_STEPS = 30
 START_SECONDS = 180.0
-SCRAPED_SECONDS = 60.0
+SCRAPED_SECONDS = 180.0
+"""The ratio to k=0 comes last: a k may be in force before k=0 was measured, whose bursts come a few a minute."""
 TUNE_SECONDS = 180.0
 
 
