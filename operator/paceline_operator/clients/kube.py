@@ -347,10 +347,7 @@ class Kube:
         content: str = APPLY,
         accept: str = ACCEPT,
     ) -> Object:
-        group_version, plural = RESOURCES.get(kind) or OPTIONAL[kind]
-        prefix = "/api" if "/" not in group_version else "/apis"
-        within = ("namespaces", namespace) if namespace else ()
-        path = "/".join(p for p in (prefix, group_version, *within, plural, name, subresource) if p)
+        path = path_of(kind, namespace, name, subresource)
         where = f"{method} {kind} {namespace}/{name or '*'}" + (f" {subresource}" if subresource else "")
         url = f"{path}?{urlencode(query)}" if query else path
         return await self._send(method, url, where, kind, body, content, accept)
@@ -378,6 +375,14 @@ class Kube:
         else:
             metrics.API_WRITES.labels(kind, method, str(answer.status)).inc()
         return result(answer, where)
+
+
+def path_of(kind: str, namespace: str, name: str = "", subresource: str = "") -> str:
+    """Of an object, or without `name` of all of its kind; `namespace` empty: in all, or of none."""
+    group_version, plural = RESOURCES.get(kind) or OPTIONAL[kind]
+    prefix = "/api" if "/" not in group_version else "/apis"
+    within = ("namespaces", namespace) if namespace else ()
+    return "/".join(part for part in (prefix, group_version, *within, plural, name, subresource) if part)
 
 
 async def _finish(call: asyncio.Future[_T]) -> _T:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from paceline_operator.clients import shallow
-from paceline_operator.clients.kube import METADATA_LIST, RESOURCES, KubeError, UnavailableError, result, shaped
+from paceline_operator.clients.kube import METADATA_LIST, KubeError, UnavailableError, path_of, result, shaped
 from paceline_operator.clients.session import BROKEN, Answer, Session
 
 logger = logging.getLogger(__name__)
@@ -54,9 +54,7 @@ class Watch:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`anew` is called when anything may have changed meanwhile: at the beginning, too."""
-        group_version, plural = RESOURCES[kind]
-        within = f"/namespaces/{namespace}" if namespace else ""
-        self._path = f"{'/apis' if '/' in group_version else '/api'}/{group_version}{within}/{plural}"
+        self._path = path_of(kind, namespace)
         self._session, self._label = session, label
         self._told, self._anew, self._pause, self._jitter = told, anew, pause, jitter
         self._version = ""
