@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 
 from paceline_operator import naming
-from paceline_operator.api.engine import Device
 from paceline_operator.api.experiment import SERVING
 from paceline_operator.api.serving import ServingSpec
 from paceline_operator.cli import stored
@@ -77,11 +76,7 @@ def run(
         given = files.read(file, dataset)
         if port is not None and keep:
             raise UserError("--port is for one engine at a time: remove it or --keep")
-        if given.serving.spec.engine.device is Device.GPU and not container.has_gpu():
-            raise UserError(
-                f"serving {given.serving.metadata.name}: no GPU is here: set spec.engine.device: CPU, if vLLM here is "
-                "built for CPUs"
-            )
+        container.check_device(given.serving.spec.engine.device, f"serving {given.serving.metadata.name}")
         folder = out or container.cache_folder() / "experiments" / given.name
         made = Run(Options(folder, keep, port), given, view, SystemClock())
         whole = asyncio.run(made.run())

@@ -19,6 +19,7 @@ from typing import Any
 import paceline_engine
 from paceline_engine.protocol import ENV_CONTROL_HOST, ENV_CONTROL_PORT
 from paceline_operator import naming
+from paceline_operator.api.engine import Device
 from paceline_operator.local.mistake import UserError
 from paceline_operator.local.ports import HOST
 from paceline_operator.resources import Defaults, Manifest
@@ -70,6 +71,12 @@ def cache_folder() -> Path:
 def has_gpu() -> bool:
     """Whether a GPU of the kind that manifests ask for (nvidia.com/gpu) can be here: device files, or its tool."""
     return any(DEVICES.glob("nvidia*")) or shutil.which("nvidia-smi") is not None
+
+
+def check_device(device: Device, where: str) -> None:
+    """Raises UserError where a GPU is asked for and none is here; `where`: by what."""
+    if device is Device.GPU and not has_gpu():
+        raise UserError(f"{where}: no GPU is here: set spec.engine.device: CPU, if vLLM here is built for CPUs")
 
 
 def find_engine() -> str:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from paceline_engine.protocol import CONTROL_PORT, derive_token
 from paceline_operator import naming
-from paceline_operator.api.engine import Device
 from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.clients.engine import EngineClient
@@ -63,8 +62,7 @@ async def run(options: Options, view: View, clock: Clock | None = None) -> int:
         raise UserError(f"{options.file}: spec.replicas is 0: there would be no engine to run")
     if serving.spec.engine.multi_node:
         raise UserError(f"{options.file}: spec.engine.multiNode: this machine is one node")
-    if serving.spec.engine.device is Device.GPU and not container.has_gpu():
-        raise UserError(f"{options.file}: no GPU is here: set spec.engine.device: CPU, if vLLM here is built for CPUs")
+    container.check_device(serving.spec.engine.device, str(options.file))
     _writable("--report", options.report)
     for option, path in (("--out", options.trace), ("--save-profile", options.save_profile)):
         if path is not None:
