@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tests.cluster.proxy import Fault, Request
 from tests.harness.controlplane import ControlPlane
@@ -87,7 +88,7 @@ class Line:
                 return
 
     async def _told(self, late: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
-        try:
+        with _ended(writer):
             while True:
                 due, chunk = await late.get()
                 await asyncio.sleep(due - self._loop.time())
@@ -96,10 +97,6 @@ class Line:
                     return
                 writer.write(chunk)
                 await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
 
 
 async def _chunk(reader: asyncio.StreamReader) -> bytes:
@@ -110,10 +107,17 @@ async def _chunk(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
+    with _ended(writer):
         while chunk := await _chunk(reader):
             writer.write(chunk)
             await writer.drain()
+
+
+@contextmanager
+def _ended(writer: asyncio.StreamWriter) -> Iterator[None]:
+    """Close it after the block, which ends where the other side is gone."""
+    try:
+        yield
     except OSError:
         pass
     finally:
