@@ -73,12 +73,12 @@ def loop(lane: Lane) -> None:
 def plugin(lane: Lane) -> None:
     """GPU 1."""
     quiet = str(lane.out.resolve() / ".quiet")
-    lane.boot(
-        [
-            options(8811, second(), "main", kv_gib=26.0),
-            options(8812, second(), "av", kv_gib=26.0, verification=True, quiet=quiet),
-        ]
-    )
+    engines = [
+        options(8811, second(), "main", kv_gib=26.0),
+        options(8812, second(), "av", kv_gib=26.0, verification=True, quiet=quiet),
+    ]
+    unverified = {"retune", "overhead", "sweep"}
+    lane.boot(engines[:1] if lane.only and unverified.issuperset(lane.only) else engines)
     lane.stage("retune", 90, lambda lane: changes.retune(lane, "main"))
     lane.stage("overhead", 360, lambda lane: arms.overhead(lane, "main"))
     lane.stage("sweep", 260, lambda lane: samples.sweep(lane, "main"))
