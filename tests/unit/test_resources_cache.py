@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from paceline_engine.preflight.asked import Asked
 from paceline_engine.pull.layout import weights
 from paceline_operator import resources
 from paceline_operator.resources import cache, job, pod
@@ -137,6 +138,25 @@ def test_the_job_is_the_puller_where_engines_may_run() -> None:
     assert changed is not None
     assert changed["metadata"]["name"] != made["metadata"]["name"]
     assert len(made["metadata"]["name"]) <= 63
+
+
+@pytest.mark.parametrize("device", ["GPU", "CPU"])
+@pytest.mark.parametrize("mode", ["Checks", "TinyModel"])
+def test_another_ladder_makes_no_other_job(device: str, mode: str) -> None:
+    def made(**spec: Any) -> dict[str, Any]:
+        engine = {"device": device, "preflight": mode, "image": "engine:$(HOME)"}
+        given = serving(model={"cache": CLAIM | {"download": "Job"}, "revision": "$v"}, engine=engine, **spec)
+        found = job.build(given, pod.build(given, table_of(given), DEFAULTS, TOKENS))
+        assert found is not None
+        return found
+
+    one, other = made(tuning={"ladder": [5, 3, 0]}), made(tuning={"ladder": [5, 1, 0]})
+    assert one == other
+    checks = container(one["spec"]["template"], "paceline-preflight")
+    assert checks["args"][:2] == ["--no-machine", "--asked"]
+    asked = Asked.model_validate_json(checks["args"][2])
+    assert (asked.target.source, asked.target.revision, asked.max_tokens) == ("hf://owner/target", "$$v", 5)
+    assert (asked.ladder, asked.capture_sizes) == ([], [])
 
 
 def test_a_cache_is_one_claim() -> None:

@@ -39,7 +39,8 @@ KEPT = (
 def build(serving: SpeculativeServing, template: Mapping[str, Any]) -> Manifest | None:
     """Job `<serving>-pull-<hash>` of a rendered pod template; None where pods pull for themselves.
 
-    Named by all it does: what is to be pulled otherwise is another Job, and the one before is pruned.
+    Named by all it does: what is to be pulled otherwise is another Job, and the one before is pruned. Another table is
+    none of that, whichever the template boots with.
     """
     cache = serving.spec.model.cache
     if cache is None or cache.download is not Download.JOB:
@@ -84,9 +85,7 @@ def _pod(engine: Mapping[str, Any]) -> dict[str, Any]:
     before = [one for name, one in containers.items() if name == naming.PLUGIN_CONTAINER]
     if checks := containers.pop(preflight.CONTAINER, None):
         # Without a GPU: models are looked at before they are downloaded, the machine is looked at in the engines' pods.
-        before.append(
-            {**checks, "args": [preflight.WITHOUT_MACHINE, *checks["args"]], "resources": puller["resources"]}
-        )
+        before.append({**preflight.of_models(checks), "resources": puller["resources"]})
     mounted = {mount["name"] for one in (puller, *before) for mount in one.get("volumeMounts", [])}
     return {
         **{field: engine[field] for field in KEPT if field in engine},

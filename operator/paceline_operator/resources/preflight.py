@@ -25,6 +25,8 @@ CONTAINER = "paceline-preflight"
 WITHOUT_MACHINE = "--no-machine"
 SHARED = ("envFrom", "resources", "securityContext", "imagePullPolicy")
 """Fields that are the engine container's as they are."""
+OF_GRAPHS = ("ladder", "captureSizes", "fullGraphs")
+"""Of the question: what another table changes while pods stay, and no check of models alone fails by."""
 LONG_POSITIONS = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
@@ -146,3 +148,11 @@ def container(
         **{field: engine[field] for field in SHARED if field in engine},
     }
     return copy.deepcopy(found)
+
+
+def of_models(checks: Mapping[str, Any]) -> dict[str, Any]:
+    """The checks that `container` made, where the engine will not run: models alone are looked at."""
+    asked = json.loads(checks["args"][-1])
+    kept = {name: value for name, value in asked.items() if name not in OF_GRAPHS}
+    text = json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
+    return {**checks, "args": [WITHOUT_MACHINE, "--asked", text]}
