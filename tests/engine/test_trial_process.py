@@ -198,6 +198,9 @@ def test_a_variant_that_crashes_does_not_end_the_rest(runs: Runs, keep: bool) ->
     assert bad.requests == 0
     assert "illegal memory access" in runs.text()
     assert found["k2"].missing == (("round 2, loads 1, 4: its engine ended in an earlier round",) if keep else ())
+    lengths = Counter(one.length for one in found["serving"].lengths)
+    assert len(lengths) > 3
+    assert set(lengths.values()) == {1 if keep else 2}, "one engine counts on, a new one begins anew"
     assert runs.alive() == []
 
 

@@ -14,7 +14,7 @@ from paceline_operator.local.runner import GUARD, TAIL_BYTES, last_line, tail
 
 def guard(parent: int, *command: str) -> subprocess.CompletedProcess[str]:
     """The guard around `command`, as the runner starts it."""
-    arguments = [sys.executable, "-P", "-m", GUARD, str(parent), "5", "/nonexistent", *command]
+    arguments = [sys.executable, "-I", GUARD, str(parent), "5", "/nonexistent", *command]
     return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
 
 

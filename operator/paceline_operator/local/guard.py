@@ -1,10 +1,10 @@
 """Holds one engine and everything it starts, so that nothing outlives `paceline local`, however that ends.
 
-Run as a process of its own, between paceline and the engine: `python -m paceline_operator.local.guard PARENT GRACE
-FOLDER COMMAND...`. The kernel tells it when its parent dies (also by SIGKILL), and gives it every orphan among its
-descendants; so it can end them all: SIGTERM to the engine, and after GRACE seconds SIGKILL to whatever is left. Where
-the parent is gone it also removes FOLDER, which holds the token. It prints the engine's process id, and exits with the
-engine's status. Standard library only, and Linux only.
+Run as a process of its own, between paceline and the engine: `python -I guard.py PARENT GRACE FOLDER COMMAND...`.
+The kernel tells it when its parent dies (also by SIGKILL), and gives it every orphan among its descendants; so it can
+end them all: SIGTERM to the engine, and after GRACE seconds SIGKILL to whatever is left. Where the parent is gone it
+also removes FOLDER, which holds the token. It prints the engine's process id, and exits with the engine's status.
+Standard library only, and Linux only.
 """
 
 from __future__ import annotations

@@ -14,11 +14,13 @@ from pathlib import Path
 import httpx
 
 from paceline_operator.clock import Clock
+from paceline_operator.local import guard
 from paceline_operator.local.container import Command
 from paceline_operator.local.guard import descendants
 from paceline_operator.local.ports import listens
 
-GUARD = "paceline_operator.local.guard"
+GUARD = str(guard.__file__)
+"""By its path, so that it runs wherever this package was found, whatever the engine's environment is."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """That end a run in order."""
 GRACE_SECONDS = 15.0
@@ -77,7 +79,7 @@ class Supervisor:
         with self.log.open("ab") as log:
             # -P: nothing of the folder that the user happens to stand in is imported.
             self._process = process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", GUARD, str(os.getpid()), str(GRACE_SECONDS), str(self._private)),
+                *(sys.executable, "-I", GUARD, str(os.getpid()), str(GRACE_SECONDS), str(self._private)),
                 *self.command.argv,
                 env=dict(self.command.environment),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -116,8 +118,8 @@ class Supervisor:
                 await asyncio.sleep(POLL_SECONDS)
 
     def _check_ours(self) -> None:
-        guard = self._process.pid if self._process else 0
-        if not listens(self.command.serving_port, descendants(guard)):
+        root = self._process.pid if self._process else 0
+        if not listens(self.command.serving_port, descendants(root)):
             what = f"is not what answers at {self.command.serving_url}: another program took the port. Stop that one, "
             raise EngineFailedError(self._failure(what + "or give another --port"))
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import yaml
 
+from paceline_engine.trial import making
+from paceline_engine.trial.facts import ResultError
 from paceline_operator import naming
-from paceline_operator.api.experiment import SpeculationExperiment
+from paceline_operator.api.experiment import Prompts, SpeculationExperiment
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.written import misnamed
 from paceline_operator.experiment import results
@@ -37,7 +39,7 @@ class Given:
     documents: tuple[Mapping[str, Any], ...]
     """Both as written."""
     prompts: bytes | None = None
-    """A dataset, JSON a line."""
+    """A dataset, JSON a line; or lengths, CSV."""
     prompts_name: str = ""
 
     @property
@@ -64,11 +66,12 @@ def read(paths: Sequence[Path], dataset: Path | None = None) -> Given:
             "write it into the same file, or give its file with another -f"
         )
     serving_path, serving_written = found[wanted]
-    prompts, name = _prompts(experiment, found, dataset, path)
+    serving = serving_of(serving_written, serving_path)
+    prompts, name = _prompts(experiment, serving, found, dataset, path)
     return Given(
         experiment.metadata.name,
         experiment,
-        serving_of(serving_written, serving_path),
+        serving,
         (serving_written, written),
         prompts,
         name,
@@ -122,25 +125,27 @@ def _experiment(found: Found, paths: Sequence[Path]) -> tuple[SpeculationExperim
 
 def _prompts(
     experiment: SpeculationExperiment,
+    serving: SpeculativeServing,
     found: Found,
     dataset: Path | None,
     path: Path,
 ) -> tuple[bytes | None, str]:
     source = experiment.spec.load.prompts
+    longest = serving.spec.engine.max_model_len or 0
     if source.random:
         if dataset:
             raise UserError(f"--dataset {dataset}: spec.load.prompts of {path} are random: remove one of the two")
         return None, ""
     if dataset:
         try:
-            return _lines(dataset.read_bytes(), str(dataset)), dataset.name
+            return _read(source, dataset.read_bytes(), longest, str(dataset)), dataset.name
         except OSError as error:
             raise UserError(f"--dataset {dataset}: cannot be read: {error.strerror}") from None
-    if source.config_map is None:
+    if source.kept is None:
         raise UserError(
             f"{path}: spec.load.prompts.persistentVolumeClaim is of a cluster: give the file with --dataset"
         )
-    name, key = source.config_map.name, source.config_map.key
+    name, key = source.kept.name, source.kept.key
     if (CONFIG_MAP, name) not in found:
         raise UserError(f"{path}: no ConfigMap {name}, which spec.load.prompts names: write it into the same file")
     file, written = found[CONFIG_MAP, name]
@@ -148,22 +153,19 @@ def _prompts(
     text = data.get(key) if isinstance(data, dict) else None
     if not isinstance(text, str):
         raise UserError(f"{file}: ConfigMap {name} has no text under data.{key}, which spec.load.prompts names")
-    return _lines(text.encode(), f"{file}: data.{key}"), f"{name}/{key}"
+    return _read(source, text.encode(), longest, f"{file}: data.{key}"), f"{name}/{key}"
 
 
-def _lines(content: bytes, where: str) -> bytes:
-    """As vllm bench serve reads a custom dataset: a JSON object with `prompt` in each line."""
-    lines = [line for line in content.split(b"\n") if line.strip()]
-    for number, line in enumerate(lines, start=1):
-        try:
-            prompt = json.loads(line)["prompt"]
-        except (ValueError, LookupError, TypeError, RecursionError):
-            prompt = None
-        if not isinstance(prompt, str) or not prompt:
-            raise UserError(f'{where}: line {number} is no JSON object with a text under "prompt"')
-    if not lines:
-        raise UserError(f"{where}: no prompt is in it")
-    return b"\n".join(lines) + b"\n"
+def _read(source: Prompts, content: bytes, longest: int, where: str) -> bytes:
+    """As it is read for the load. Raises UserError."""
+    try:
+        if source.lengths:
+            making.rows(content, longest)
+            return content
+        making.texts(content)
+    except ResultError as error:
+        raise UserError(f"{where}: {error}") from None
+    return b"\n".join(line for line in content.split(b"\n") if line.strip()) + b"\n"
 
 
 def sha256(content: bytes) -> str:

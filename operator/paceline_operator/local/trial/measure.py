@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from paceline_engine.trial import bench, enginemetrics, waves
+from paceline_engine.trial import bench, enginemetrics, making, waves
 from paceline_operator.api.experiment import ExperimentSpec
 from paceline_operator.clock import Clock
 from paceline_operator.experiment import load
@@ -25,6 +25,7 @@ LOADING_SECONDS = 300.0
 SETTLE_SECONDS = 10.0
 """For an engine that no longer answers to be gone: its processes end one after the other."""
 TRUST = "--trust-remote-code"
+MADE = "made.jsonl"
 
 
 class Measurer:
@@ -110,7 +111,9 @@ class Measurer:
     async def _run(self, engine: Engine, at: int, requests: int, seed: int) -> bytes:
         argv = engine.command.argv
         if self._bench is None:
-            self._bench = Bench(argv[0], engine.command.environment, self._folder.logs / "bench.log")
+            self._bench = Bench(
+                argv[0], {**engine.command.environment, **making.HASH_SEED}, self._folder.logs / "bench.log"
+            )
         result, dataset = self._files(engine)
         serving = self._given.serving
         shared = load.shared(
@@ -121,8 +124,12 @@ class Measurer:
             dataset=str(dataset),
             trust=TRUST in argv,
         )
+        how = load.making(self._spec.load, serving.spec.engine.max_model_len)
+        prompts = making.written(how, self._given.prompts or b"", engine.private / MADE, requests, at, seed)
         varying = waves.arguments(at, requests, seed, str(result.parent), result.name)
-        await self._bench.run([*shared, *varying], LOADING_SECONDS + SLOWEST * seconds_of(self._spec.duration))
+        await self._bench.run(
+            [*shared, *prompts, *varying], LOADING_SECONDS + SLOWEST * seconds_of(self._spec.duration)
+        )
         try:
             return result.read_bytes()
         except OSError:

@@ -44,7 +44,10 @@ def first(
             "the folder of results has those of another experiment, or of this one before it was changed: give "
             "another folder with -o"
         )
-    source = f"{given.prompts_name}, {len(given.prompts.splitlines())} prompts" if given.prompts else None
+    source = None
+    if given.prompts:
+        lengths = given.experiment.spec.load.prompts.lengths
+        source = given.prompts_name if lengths else f"{given.prompts_name}, {len(given.prompts.splitlines())} prompts"
     described = load.described(given.experiment.spec.load, source)
     digests = {EXPERIMENT: given.digest} | ({"prompts": sha256(given.prompts)} if given.prompts else {})
     kept = next(iter(earlier.values())).methods.load if earlier else {}

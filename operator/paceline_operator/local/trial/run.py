@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline_operator.clock import Clock
-from paceline_operator.experiment import load as loads
 from paceline_operator.experiment import progress, variants
 from paceline_operator.experiment.plan import Costs, Plan, PlanError, Visit, plan
 from paceline_operator.experiment.results import VariantResult
@@ -61,6 +60,7 @@ class Run:
         )
         self._reasons: dict[progress.Place, str] = {}
         self._engines: dict[str, Engine] = {}
+        self._earlier: dict[str, VariantResult] = {}
         self._before = gpus.Look()
         self._pids: set[int] = set()
         self._longest = 0.0
@@ -153,12 +153,11 @@ class Run:
         try:
             todo = progress.left(visit, self._results)
             await self._measurer.warm_up(engine, visit, todo)
-            earlier = self._results[visit.variant]
             for one in todo:
                 window = await self._measurer.window(engine, visit, one, await self._memory_of(engine))
                 found = self._results[visit.variant]
                 found = found.model_copy(update={"windows": (*found.windows, window)})
-                self._results[visit.variant] = record.with_log(found, earlier, engine)
+                self._results[visit.variant] = record.with_log(found, self._earlier[visit.variant], engine)
                 self._write()
                 self._view.say(record.line(visit, window))
                 self._measurer.check(engine)
@@ -168,6 +167,7 @@ class Run:
 
     async def _start(self, name: str, round_: int) -> Engine:
         log = self._folder.logs / f"{name}-{round_ + 1}.log"
+        self._earlier[name] = self._results[name]
         engine = self._engines[name] = Engine(
             self._given.serving, self._variants[name], log, self._options.port, self._clock
         )
@@ -231,10 +231,9 @@ def planned(given: Given, options: Options) -> Plan:
     """The schedule. Raises UserError."""
     spec = given.experiment.spec
     try:
-        loads.check(spec.load)
         costs = Costs(gpus=variants.gpus_of(given.serving.spec))
         if options.keep:
             costs = Costs(boot_seconds=costs.boot_seconds / spec.repetitions, gpus=costs.gpus)
         return plan(spec, costs)
-    except (PlanError, loads.LoadError) as error:
+    except PlanError as error:
         raise UserError(str(error)) from None
