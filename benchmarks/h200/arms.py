@@ -116,16 +116,17 @@ def overhead(lane: Lane, engine: str) -> None:
     plugin, quiet, bare = (engine, "plugin", k), (engine, "no_thread", k), (engine, "bare", k)
     lane.ask(engine, pushed, k=k)
     rows: list[dict[str, Any]] = []
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {
+        str(load): {"hook_us": lane.ask(engine, hook_time, load=load, k=k)} for load in SCALE.cost_loads
+    }
     for load, steps in SCALE.cost_loads.items():
         with lane.remotes[engine].control.polled():
             here = compare(lane, (plugin, quiet, bare), load, steps, SCALE.rounds[load])
         rows += here
-        found[str(load)] = {
+        found[str(load)] |= {
             "plugin_over_none": ratio(here, plugin, bare),
             "plugin_over_no_thread": ratio(here, plugin, quiet),
             "hooks_over_none": ratio(here, quiet, bare),
-            "hook_us": lane.ask(engine, hook_time, load=load, k=k),
         }
         lane.log(f"overhead at {load}: {found[str(load)]}")
         lane.save("overhead", {"k": k, "by_load": found})

@@ -1,6 +1,6 @@
 """All measurements on a machine with two H200s: two lanes at once, then both GPUs as one engine.
 
-Usage: session.py OUT_FOLDER [--seconds 1290] [--lane loop|plugin|text|ranks|steps ...] [--stage STAGE ...]
+Usage: session.py OUT_FOLDER [--seconds 1290] [--lane loop|plugin|text|ranks|steps|single ...] [--stage STAGE ...]
                   [--smollm FOLDER]
 
 Each lane is a process, each engine another, each stage has its time; what fails is written to lane_*.json with its
@@ -12,9 +12,10 @@ plugin  GPU 1: main and av. Changes under load, overhead, samples, verification,
 ranks   both GPUs: one tensor-parallel engine with av booted, 200 changes.
 text    GPU 1, beside ranks: real weights, batch-invariant and not.
 
-A lane by itself, for after a change of what runs in every step:
+Lanes by themselves, for after a change:
 
-steps   both GPUs: ranks, and of `plugin` what does not need av.
+steps   both GPUs: ranks, and of `plugin` what does not need av. After one of what runs in every step.
+single  one GPU: the closed loops with and without verification, and the overhead. After one of the tuner.
 """
 
 from __future__ import annotations
@@ -106,6 +107,21 @@ def steps(lane: Lane) -> None:
     lane.stage("sweep", 260, lambda lane: samples.sweep(lane, "main"))
 
 
+def single(lane: Lane) -> None:
+    """GPU 0."""
+    quiet = str(lane.out.resolve() / ".quiet")
+    lane.boot(
+        [
+            options(8851, "0", "main", kv_gib=14.0),
+            options(8852, "0", "off", kv_gib=13.0, drafter=False, plugin=False),
+            options(8853, "0", "av", kv_gib=20.0, verification=True, quiet=quiet),
+        ]
+    )
+    lane.stage("closed_loop", 780, lambda lane: closed_loop.run(lane, "main", "off"))
+    lane.stage("overhead", 360, lambda lane: arms.overhead(lane, "main"))
+    lane.stage("closed_loop_verification", 340, lambda lane: closed_loop.run_verification(lane, "av"))
+
+
 def text_lane(lane: Lane, model: Path) -> None:
     """GPU 1, beside ranks."""
     engines = [
@@ -125,7 +141,7 @@ def one_lane(name: str, arguments: argparse.Namespace) -> None:
         if name == "text":
             text_lane(lane, arguments.smollm)
         else:
-            {"loop": loop, "plugin": plugin, "ranks": ranks, "steps": steps}[name](lane)
+            {"loop": loop, "plugin": plugin, "ranks": ranks, "steps": steps, "single": single}[name](lane)
     finally:
         for remote in lane.remotes.values():
             remote.close()
@@ -167,7 +183,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=1290.0)
-    parser.add_argument("--lane", action="append", choices=["loop", "plugin", "text", "ranks", "steps"], default=[])
+    parser.add_argument(
+        "--lane", action="append", choices=["loop", "plugin", "text", "ranks", "steps", "single"], default=[]
+    )
     parser.add_argument("--stage", action="append", default=[], help="of these lanes; all if absent")
     parser.add_argument("--smollm", type=Path, default=Path("/tmp/smollm"))
     arguments = parser.parse_args()
