@@ -231,6 +231,7 @@ class ExperimentPass:
             round=visit.round,
             arguments=shared,
             dataset=dataset,
+            making=load.making(experiment.spec.load, serving.spec.engine.max_model_len),
             seconds=begun.plan.seconds,
             start_seconds=s.start_seconds,
             warm_up=list(visit.warm_up),

@@ -15,7 +15,7 @@ from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status_experiment import Phase
 from paceline_operator.clients.kube import Object
 from paceline_operator.draft import Hands
-from paceline_operator.experiment import load, shown, variants
+from paceline_operator.experiment import shown, variants
 from paceline_operator.experiment.course import Act, Step
 from paceline_operator.experiment.plan import Costs, Plan, PlanError, plan
 from paceline_operator.experiment.variants import Variant
@@ -104,10 +104,6 @@ def judged(raw: Object) -> tuple[SpeculationExperiment | None, Verdict]:
     if not verdict.status:
         return None, verdict
     experiment = SpeculationExperiment.model_validate({key: value for key, value in raw.items() if key != "status"})
-    try:
-        load.check(experiment.spec.load)
-    except load.LoadError as error:
-        return None, _invalid(str(error))
     return experiment, verdict
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_engine.trial import waves
+from paceline_engine.trial.making import Source
 from paceline_operator.api.experiment import BASELINE, SERVING, ExperimentSpec, Load
 from paceline_operator.experiment import load, progress
 from paceline_operator.experiment.plan import Costs, plan
@@ -54,9 +55,32 @@ def test_the_command_line_of_a_dataset() -> None:
     assert "--temperature 0.7" in found
 
 
-def test_talks_of_several_turns_are_refused() -> None:
-    with pytest.raises(load.LoadError, match="multiTurnPercent is 30"):
-        load.check(Load.model_validate({"concurrency": [1], "prompts": {"random": {}}, "multiTurnPercent": 30}))
+@pytest.mark.parametrize(
+    ("prompts", "percent", "source"),
+    [
+        ({"random": {"inputTokens": 64, "rangePercent": 10}}, 0, None),
+        ({"random": {"inputTokens": 64, "rangePercent": 10}}, 30, Source.RANDOM),
+        ({"lengths": {"name": "a", "key": "b"}}, 0, Source.LENGTHS),
+        ({"lengths": {"name": "a", "key": "b"}}, 30, Source.LENGTHS),
+        ({"configMap": {"name": "a", "key": "b"}}, 0, None),
+        ({"persistentVolumeClaim": {"claimName": "a", "path": "b"}}, 30, Source.TEXTS),
+    ],
+)
+def test_prompts_that_are_made_bring_their_own_arguments(
+    prompts: dict[str, Any], percent: int, source: Source | None
+) -> None:
+    given = Load.model_validate(
+        {"concurrency": [1], "prompts": prompts, "outputTokens": 9, "multiTurnPercent": percent}
+    )
+    found = load.making(given, 1024)
+    assert (found and found.source) == source
+    assert ("--dataset-name" in command(prompts=prompts, multiTurnPercent=percent)) == (found is None)
+    if found:
+        assert (found.output_tokens, found.multi_turn_percent, found.longest) == (9, percent, 1024)
+        assert (found.input_tokens, found.range_percent) == ((64, 10) if "random" in prompts else (1, 0))
+    described = load.described(given, "ConfigMap a, b")
+    assert described.get("multiTurnPercent", "0").startswith(f"{percent}")
+    assert ("lengths as recorded in ConfigMap a, b" in described["prompts"]) == (source is Source.LENGTHS)
 
 
 @given(st.integers(1, 4096), st.floats(1, 1e5), st.floats(0, allow_infinity=True, allow_nan=False))

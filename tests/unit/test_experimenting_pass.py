@@ -19,7 +19,7 @@ from paceline_operator.clock import FakeClock, rfc3339
 from paceline_operator.draft import Hands
 from paceline_operator.experimenting import ExperimentPass, PassResult
 from paceline_operator.resources import Defaults
-from paceline_operator.resources.trial import LOAD_CONTAINER
+from paceline_operator.resources.trial import LOAD_CONTAINER, PROMPTS_FILE
 from tests.fakes import FakeKube, Object
 from tests.harness.objects import EXPERIMENT, Change, merged, thing
 
@@ -302,7 +302,6 @@ async def test_nothing_measured_is_a_failure() -> None:
     [
         (SMALL, False, "Pending", "ServingNotFound"),
         (merged(SMALL, {"budgetGpuMinutes": 1}), True, "Failed", "NotAccepted"),
-        (merged(SMALL, {"load": {"multiTurnPercent": 5}}), True, "Failed", "NotAccepted"),
         ({**SMALL, "cancel": True}, True, "Cancelled", "Cancelled"),
         ({**SMALL, "suspend": True}, True, "Suspended", "Suspended"),
         ({**SMALL, "variants": [{"name": "x", "change": {"adaptiveVerification": "Enabled"}}]}, True, None, ""),
@@ -317,6 +316,23 @@ async def test_what_is_not_begun_says_why(change: Change, serving: bool, phase: 
         writes = list(scene.kube.writes)
         await scene.once()
         assert scene.kube.writes == writes
+
+
+async def test_prompts_that_are_made_are_asked_of_every_load() -> None:
+    asked: list[Visit] = []
+
+    def noted(visit: Visit, variant: str) -> dict[str, Any]:
+        asked.append(visit)
+        return good(visit, variant)
+
+    prompts = {"random": None, "lengths": {"name": "recorded", "key": "lengths.csv"}}
+    scene = Scene({**SMALL, "load": {"concurrency": [1, 4], "prompts": prompts, "multiTurnPercent": 5}}, noted)
+    scene.put(naming.KIND_SERVING, {"engine": {"startupTimeoutSeconds": 60, "maxModelLen": 2048}})
+    assert (await scene.until_it_rests())["phase"] == "Completed"
+    makings = [one.making for one in asked if one.making]
+    assert len(makings) == len(asked) > 4
+    assert {(one.source.value, one.multi_turn_percent, one.longest) for one in makings} == {("lengths", 5, 2048)}
+    assert {one.dataset for one in asked} == {PROMPTS_FILE}
 
 
 async def test_a_serving_that_comes_is_taken_up() -> None:

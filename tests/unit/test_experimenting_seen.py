@@ -85,6 +85,7 @@ def test_the_load_is_beside_the_engine_and_has_no_device() -> None:
     [
         (RANDOM, None),
         ({"configMap": {"name": "texts", "key": "a.jsonl"}}, "a.jsonl"),
+        ({"lengths": {"name": "recorded", "key": "a.csv"}}, "a.csv"),
         ({"persistentVolumeClaim": {"claimName": "texts", "path": "b/c.jsonl"}}, "b/c.jsonl"),
     ],
 )

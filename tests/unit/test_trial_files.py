@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline_operator.api.experiment import Prompts
 from paceline_operator.clock import FakeClock
 from paceline_operator.local.mistake import UserError
 from paceline_operator.local.trial import files
 from paceline_operator.local.trial.run import Options, Run
 from tests.engine.test_trial_process import FILE
 
+TEXTS = Prompts.model_validate({"configMap": {"name": "a", "key": "b"}})
 EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"
 
 
@@ -39,7 +41,9 @@ def made(text: str, folder: Path) -> Run:
         ('{"prompt"', '{"question"', "line 1 is no JSON object"),
         ("configMap: {name: texts, key: prompts.jsonl}", "persistentVolumeClaim: {claimName: a, path: b}", "--dataset"),
         ("change: {maxTokens: 2}", "change: {image: 'vllm:1'}", "engines of this machine have no image"),
-        ("outputTokens: 8", "outputTokens: 8, multiTurnPercent: 5", "spec.load.multiTurnPercent is 5"),
+        ("outputTokens: 8", "outputTokens: 8, multiTurnPercent: 101", "spec.load.multiTurnPercent"),
+        ("prompts: {configMap", "prompts: {lengths", "data.prompts.jsonl: the length profile: line 1 is not"),
+        ("prompts: {configMap", "prompts: {random: {}, configMap", "name exactly one source"),
         ("budgetGpuMinutes: 60", "budgetGpuMinutes: 5", "raise it to"),
         ("change: {maxTokens: 2}", "change: {adaptiveVerification: Enabled}", "variant k2: "),
         ("{name: k2, change", "{name: k2, parent: nobody, change", "does not lead back"),
@@ -100,7 +104,20 @@ def test_a_dataset_of_the_command_line_takes_the_claims_place(tmp_path: Path) ->
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_dataset_or_a_mistake(content: bytes) -> None:
     try:
-        found = files._lines(content, "file")
+        found = files._read(TEXTS, content, 0, "file")
     except UserError:
         return
     assert all(isinstance(json.loads(line)["prompt"], str) for line in found.splitlines())
+
+
+def test_lengths_are_held_to_the_engines_context(tmp_path: Path) -> None:
+    file, lengths = tmp_path / "experiment.yaml", tmp_path / "lengths.csv"
+    file.write_text(
+        FILE.replace("configMap: {name: texts", "lengths: {name: texts").replace("maxNumSeqs: 8", "maxModelLen: 512")
+    )
+    lengths.write_text("input_tokens,output_tokens,count\n500,12,7\n")
+    found = files.read([file], lengths)
+    assert (found.prompts, found.prompts_name) == (lengths.read_bytes(), "lengths.csv")
+    lengths.write_text("input_tokens,output_tokens,count\n500,13,7\n")
+    with pytest.raises(UserError, match=r"line 2: 500 \+ 13 tokens are more than maxModelLen 512"):
+        files.read([file], lengths)

@@ -150,11 +150,16 @@ def ask(url: str, path: str) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _digest(dataset: str) -> str:
+def _content(dataset: str) -> bytes:
     try:
-        return f"sha256:{hashlib.sha256(Path(dataset).read_bytes()).hexdigest()}" if dataset else ""
-    except OSError:  # vllm bench serve will say so
-        return ""
+        return Path(dataset).read_bytes() if dataset else b""
+    except OSError:  # whoever needs it will say so
+        return b""
+
+
+def _digest(dataset: str) -> str:
+    content = _content(dataset)
+    return f"sha256:{hashlib.sha256(content).hexdigest()}" if content else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -168,7 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--visit: {error.errors(include_url=False, include_input=False)[0]['msg']}")
     last = Line()
     with tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
-        made = Bench(Path(folder), visit.arguments)
+        content = _content(visit.dataset) if visit.making else b""
+        made = Bench(Path(folder), visit.arguments, made=visit.making, content=content)
         try:
             for last in Measurer(visit, made.run, partial(ask, visit.url)).lines():
                 print(last.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True), flush=True)

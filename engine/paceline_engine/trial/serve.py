@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from paceline_engine.trial import repeat, waves
+from paceline_engine.trial import making, repeat, waves
+from paceline_engine.trial.making import Making
 
 LOG = "bench.log"
 RESULT = "result.json"
+PROMPTS = "made.jsonl"
+"""vLLM wants the suffix."""
 
 
 class BenchError(Exception):
@@ -27,20 +30,29 @@ class BenchError(Exception):
 class Bench:
     """Files of its runs are in `folder`."""
 
-    def __init__(self, folder: Path, arguments: Sequence[str], program: str | None = None) -> None:
-        """`arguments`: those that all runs share."""
+    def __init__(
+        self,
+        folder: Path,
+        arguments: Sequence[str],
+        program: str | None = None,
+        made: Making | None = None,
+        content: bytes = b"",
+    ) -> None:
+        """`arguments`: those that all runs share. `made`: how each run's prompts are, of `content`."""
+        self._made, self._content = made, content
         self._folder = folder
         self._arguments = list(arguments)
         self._program = program or shutil.which("vllm") or "vllm"
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, load: int, requests: int, seed: int, seconds: float) -> bytes:
-        """Its result. Raises BenchError, also where it takes longer than `seconds`."""
+        """Its result. Raises BenchError, also where it takes longer than `seconds`, and ResultError of prompts."""
         deadline = time.monotonic() + seconds
         result = self._folder / RESULT
         result.unlink(missing_ok=True)
         varying = waves.arguments(load, requests, seed, str(self._folder), RESULT)
-        asked = {"arguments": [*self._arguments, *varying], "log": str(self._folder / LOG)}
+        prompts = making.written(self._made, self._content, self._folder / PROMPTS, requests, load, seed)
+        asked = {"arguments": [*self._arguments, *prompts, *varying], "log": str(self._folder / LOG)}
         process = self._process or self._start(deadline)
         assert process.stdin is not None
         with suppress(ConnectionError):
@@ -68,6 +80,7 @@ class Bench:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env={**os.environ, **making.HASH_SEED},
                 bufsize=0,
                 start_new_session=True,
             )

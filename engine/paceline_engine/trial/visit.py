@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from paceline_engine.protocol import Wire
 from paceline_engine.trial.facts import Text, Window
+from paceline_engine.trial.making import Making
 
 Load = Annotated[int, Field(ge=1, le=65_536)]
 Requests = Annotated[int, Field(ge=1, le=10**7)]
@@ -32,7 +33,9 @@ class Visit(Wire):
     arguments: list[str]
     """Of `vllm`, those that every run of `bench serve` shares."""
     dataset: str = ""
-    """File of prompts; empty: none."""
+    """File of prompts or of their lengths; empty: none."""
+    making: Making | None = None
+    """How each run's prompts are made; None: vllm bench serve has them by `arguments`."""
     seconds: Annotated[float, Field(gt=0, le=1e9)]
     """About so long is each window."""
     start_seconds: Annotated[float, Field(gt=0, le=1e9)]
@@ -49,7 +52,7 @@ class Ready(Wire):
     version: Annotated[str, Field(max_length=64)] = ""
     """Of vLLM."""
     prompts: Annotated[str, Field(max_length=128)] = ""
-    """Digest of the file of prompts."""
+    """Digest of `Visit.dataset`."""
 
 
 class Warm(Wire):

@@ -118,17 +118,26 @@ class Prompts(ApiModel):
     """Where prompts come from. Their text never reaches results: lengths and hashes do."""
 
     random: RandomPrompts | None = Field(default=None, description="Random tokens of a given length.")
+    lengths: ConfigMapFile | None = Field(
+        default=None,
+        description="Random tokens of recorded lengths: CSV in a ConfigMap, `input_tokens,output_tokens,count`.",
+    )
     config_map: ConfigMapFile | None = Field(default=None, description="A dataset in a ConfigMap.")
     persistent_volume_claim: ClaimFile | None = Field(default=None, description="A dataset on a claim.")
 
     model_config = ConfigDict(
         json_schema_extra=cel(
             (
-                one_of("random", "configMap", "persistentVolumeClaim"),
-                "name exactly one source of prompts: random, configMap or persistentVolumeClaim",
+                one_of("random", "lengths", "configMap", "persistentVolumeClaim"),
+                "name exactly one source of prompts: random, lengths, configMap or persistentVolumeClaim",
             )
         )
     )
+
+    @property
+    def kept(self) -> ConfigMapFile | None:
+        """The ConfigMap that holds prompts or their lengths."""
+        return self.config_map or self.lengths
 
 
 class Load(ApiModel):
@@ -138,9 +147,16 @@ class Load(ApiModel):
         description="Requests in flight, one measurement each.", json_schema_extra={"x-kubernetes-list-type": "set"}
     )
     prompts: Prompts = Field(description="Where prompts come from.")
-    output_tokens: int = Field(default=256, ge=1, le=65_536, description="Tokens of each answer.")
+    output_tokens: int = Field(
+        default=256, ge=1, le=65_536, description="Tokens of each answer; recorded lengths have their own."
+    )
     temperature_milli: int = Field(default=0, ge=0, le=2000, description="Sampling temperature, x1000.")
-    multi_turn_percent: int = Field(default=0, ge=0, le=100, description="Share of requests that go on with a talk.")
+    multi_turn_percent: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="Share of requests whose prompt is an earlier one's with more behind it.",
+    )
     seed: int = Field(default=0, ge=0, le=2_147_483_647, description="Of prompts and sampling.")
 
 

@@ -1,34 +1,41 @@
-"""The command line of `vllm bench serve` (0.32, 0.33) for one load. Pure."""
+"""The command line of `vllm bench serve` (0.32, 0.33) for one load, and how its prompts are made. Pure."""
 
 from __future__ import annotations
 
+from paceline_engine.trial.making import Making, Source
 from paceline_operator.api.experiment import Load
 
 WIDEST = 0.99
 """vLLM wants a range below 1."""
 
 
-class LoadError(ValueError):
-    """A load that `vllm bench serve` cannot make."""
-
-
-def check(load: Load) -> None:
-    """Raises LoadError, with the field and what to do."""
-    if load.multi_turn_percent:
-        raise LoadError(
-            f"spec.load.multiTurnPercent is {load.multi_turn_percent}: vllm bench serve has no talks of several turns; "
-            "set it to 0"
-        )
+def making(load: Load, longest: int | None) -> Making | None:
+    """How prompts are made that vllm bench serve has no dataset for; None where it has. `longest`: maxModelLen."""
+    prompts, shape = load.prompts, load.prompts.random
+    if not prompts.lengths and not load.multi_turn_percent:
+        return None
+    source = Source.LENGTHS if prompts.lengths else Source.RANDOM if shape else Source.TEXTS
+    random = {"input_tokens": shape.input_tokens, "range_percent": shape.range_percent} if shape else {}
+    return Making(
+        source=source,
+        output_tokens=load.output_tokens,
+        multi_turn_percent=load.multi_turn_percent,
+        longest=longest or 0,
+        **random,
+    )
 
 
 def shared(load: Load, *, url: str, model: str, tokenizer: str, dataset: str | None, trust: bool = False) -> list[str]:
     """Arguments of `vllm` that all runs of an experiment share.
 
-    `model` is the served name, `tokenizer` what the engine was given as model, `dataset` a .jsonl file.
+    `model` is the served name, `tokenizer` what the engine was given as model, `dataset` a .jsonl file. Prompts that
+    are made have arguments of their own.
     """
     found = ["bench", "serve", "--backend", "openai", "--endpoint", "/v1/completions", "--base-url", url]
     found += ["--model", model, "--tokenizer", tokenizer, *(["--trust-remote-code"] if trust else [])]
     found += ["--temperature", f"{load.temperature_milli / 1000:g}", "--disable-tqdm", "--ready-check-timeout-sec", "0"]
+    if making(load, None):
+        return found
     if load.prompts.random:
         spread = min(load.prompts.random.range_percent / 100, WIDEST)
         found += ["--dataset-name", "random", "--random-input-len", str(load.prompts.random.input_tokens)]
@@ -50,10 +57,15 @@ def described(load: Load, dataset: str | None) -> dict[str, str]:
     prompts = dataset or "none"
     if shape:
         prompts = f"random tokens, {shape.input_tokens} ±{shape.range_percent} %"
-    end = "exactly" if shape else "at most"
-    return {
+    if load.prompts.lengths:
+        prompts = f"random tokens, lengths as recorded in {prompts}"
+    answers = f"{load.output_tokens} {'exactly' if shape else 'at most'}"
+    found = {
         "prompts": prompts,
-        "outputTokens": f"{load.output_tokens} {end}",
+        "outputTokens": "exactly as recorded" if load.prompts.lengths else answers,
         "temperature": f"{load.temperature_milli / 1000:g}",
         "seed": str(load.seed),
     }
+    if load.multi_turn_percent:
+        found["multiTurnPercent"] = f"{load.multi_turn_percent}, the first requests of each window apart"
+    return found

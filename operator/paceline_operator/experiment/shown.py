@@ -30,8 +30,8 @@ def first(
     engine = next(one for one in template["spec"]["containers"] if one["name"] == CONTAINER)
     prompts = experiment.spec.load.prompts
     source = None
-    if prompts.config_map:
-        source = f"ConfigMap {prompts.config_map.name}, {prompts.config_map.key}"
+    if prompts.kept:
+        source = f"ConfigMap {prompts.kept.name}, {prompts.kept.key}"
     elif prompts.persistent_volume_claim:
         source = f"claim {prompts.persistent_volume_claim.claim_name}, {prompts.persistent_volume_claim.path}"
     return VariantResult(

@@ -34,7 +34,7 @@ def of_experiment(spec: ExperimentSpec) -> Iterator[str]:
     if len(prompts) != 1:
         yield (
             f"spec.load.prompts has {_listed(prompts)}: "
-            "name exactly one source, random, configMap or persistentVolumeClaim"
+            "name exactly one source, random, lengths, configMap or persistentVolumeClaim"
         )
     duration = spec.duration.model_dump(exclude_none=True, by_alias=True)
     if set(duration) not in ({"seconds"}, {"timesToFault", "secondsToFault"}):

@@ -143,8 +143,8 @@ def _load(engine: Mapping[str, Any], asked: Asked, prompts: Prompts, spec: Servi
 
 
 def _volumes(prompts: Prompts) -> list[Manifest]:
-    if prompts.config_map:
-        return [{"name": PROMPTS_VOLUME, "configMap": {"name": prompts.config_map.name}}]
+    if prompts.kept:
+        return [{"name": PROMPTS_VOLUME, "configMap": {"name": prompts.kept.name}}]
     if prompts.persistent_volume_claim:
         claim = {"claimName": prompts.persistent_volume_claim.claim_name, "readOnly": True}
         return [{"name": PROMPTS_VOLUME, "persistentVolumeClaim": claim}]
@@ -152,6 +152,6 @@ def _volumes(prompts: Prompts) -> list[Manifest]:
 
 
 def _mount(prompts: Prompts) -> Manifest:
-    inner = prompts.config_map.key if prompts.config_map else ""
+    inner = prompts.kept.key if prompts.kept else ""
     inner = prompts.persistent_volume_claim.path if prompts.persistent_volume_claim else inner
     return {"name": PROMPTS_VOLUME, "mountPath": PROMPTS_FILE, "subPath": inner, "readOnly": True}
