@@ -84,10 +84,13 @@ def bench() -> None:
     rate = 100 * load * (1 + 0.3 * k) * (1 + 0.001 * (seed % 7 if seed < 2**30 else 0))
     latency = TOKENS * load / rate
     good = 0 if error else requests
+    inputs = [5] * requests
+    if option("--dataset-name") == "timed_trace":
+        inputs = [json.loads(line)["input_length"] for line in Path(option("--dataset-path")).read_text().splitlines()]
     result = {
         "max_concurrency": load, "duration": requests * TOKENS / rate, "completed": good, "failed": requests - good,
-        "total_input_tokens": 5 * good, "total_output_tokens": TOKENS * good, "num_prompts": requests,
-        "input_lens": [5] * requests, "output_lens": [TOKENS if good else 0] * requests,
+        "total_input_tokens": sum(inputs) if good else 0, "total_output_tokens": TOKENS * good, "num_prompts": requests,
+        "input_lens": inputs, "output_lens": [TOKENS if good else 0] * requests,
         "ttfts": [latency / TOKENS if good else 0.0] * requests,
         "itls": [[latency / TOKENS] * (TOKENS - 1) if good else []] * requests,
         "latencies": [latency if good else 0.0] * requests, "start_times": [start] * requests,

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from paceline_engine.trial import making
+from paceline_engine.trial.facts import Window
 from paceline_engine.trial.visit import Line, Measurement, Visit, read
 from paceline_operator.api.experiment import Load
 from paceline_operator.experiment import load as loads
@@ -20,15 +23,18 @@ from tests.harness.processes import Daemon
 
 pytestmark = pytest.mark.engine
 
+PROFILE = "input_tokens,output_tokens,count\n40,8,1\n200,16,2\n"
 STAND_IN = Path(__file__).with_name("stand_in_trial.py")
 
 
-def visit(url: str, seconds: float, load: Load) -> Visit:
+def visit(url: str, seconds: float, load: Load, dataset: Path | None = None) -> Visit:
     (at,) = load.concurrency
     return Visit(
         url=url,
         round=1,
         arguments=loads.shared(load, url=url, model=MODEL, tokenizer=str(models_folder() / MODEL), dataset=None),
+        dataset=str(dataset or ""),
+        making=loads.making(load, 2048),
         seconds=seconds,
         start_seconds=20,
         warm_up=[at],
@@ -51,9 +57,14 @@ def said(python: Path, programs: Path, asked: Visit, status: int = 0) -> list[Li
     return lines
 
 
-def load(at: int, tokens: int) -> Load:
+def load(at: int, tokens: int, **fields: object) -> Load:
     prompts = {"random": {"inputTokens": 16}}
-    return Load.model_validate({"concurrency": [at], "prompts": prompts, "outputTokens": tokens})
+    return Load.model_validate({"concurrency": [at], "prompts": prompts, "outputTokens": tokens, **fields})
+
+
+def talks(at: int) -> Load:
+    """Of PROFILE."""
+    return load(at, 1, prompts={"lengths": {"name": "a", "key": "b"}}, multiTurnPercent=80)
 
 
 @pytest.fixture
@@ -88,6 +99,28 @@ def test_a_stand_in_is_measured(programs: Path, tmp_path: Path) -> None:
     assert lines[-1].done
 
 
+def check_lengths(windows: list[Window], asked: Visit) -> None:
+    for window in windows:
+        turns = list(making.turns(asked.making, PROFILE.encode(), window.requests, window.load, Random(window.seed)))
+        assert window.input_tokens == sum(one.input_tokens for one in turns)
+
+
+def test_lengths_are_made_for_each_run(programs: Path, tmp_path: Path) -> None:
+    profile = tmp_path / "lengths.csv"
+    profile.write_text(PROFILE)
+    with serving(programs, tmp_path) as url:
+        asked = visit(url, 1.0, talks(2), profile)
+        lines = said(Path(sys.executable), programs, asked)
+    profile.write_text(PROFILE + "0,0,0\n")
+    (failed,) = said(Path(sys.executable), programs, asked, status=1)
+    assert lines[0].ready
+    assert lines[0].ready.prompts.startswith("sha256:")
+    windows = [line.window for line in lines if line.window]
+    assert len(windows) == 2
+    check_lengths(windows, asked)
+    assert failed.failed == "the length profile: line 4: input_tokens is no whole number from 1 to 1048576"
+
+
 def test_one_that_ends_is_told(programs: Path, tmp_path: Path) -> None:
     with serving(programs, tmp_path, STAND_IN_FAILS='{"0": "serve"}') as url:
         asked = visit(url, 1.0, load(2, 8))
@@ -100,9 +133,23 @@ def test_one_that_ends_is_told(programs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_real_engine_is_measured(start_engine: Callable[..., RealEngine]) -> None:
+def test_a_real_engine_is_measured(start_engine: Callable[..., RealEngine], tmp_path: Path) -> None:
     engine = start_engine().wait_ready()
     url = f"http://127.0.0.1:{engine.serving_port}"
+    profile = tmp_path / "lengths.csv"
+    profile.write_text(PROFILE)
+    asked = visit(url, 10.0, talks(2), profile)
+    windows = [line.window for line in said(VLLM.with_name("python"), VLLM.parent, asked) if line.window]
+    assert len(windows) == 2
+    check_lengths(windows, asked)
+    for window in windows:
+        turns = list(making.turns(asked.making, PROFILE.encode(), window.requests, window.load, Random(window.seed)))
+        assert window.tokens == sum(one.output_tokens for one in turns)
+        assert window.errors == {}
+        again = sum(min(one.input_tokens, turns[at - 2].input_tokens) for at, one in enumerate(turns) if one.number)
+        share = again / window.input_tokens
+        assert window.prefix_cache_hit_rate == pytest.approx(share, abs=0.2), "whole blocks, and not the last token"
+        assert window.prefix_cache_hit_rate > 0.1
     lines = said(VLLM.with_name("python"), VLLM.parent, visit(url, 10.0, load(2, 16)))
     windows = [line.window for line in lines if line.window]
     assert lines[-1].done

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from paceline_engine.trial import bench, enginemetrics, waves
+from paceline_engine.trial import bench, enginemetrics, making, waves
 from paceline_engine.trial.facts import ResultError, Window
 from paceline_engine.trial.serve import Bench, BenchError
 from paceline_engine.trial.visit import Line, Measurement, Ready, Visit, Warm
@@ -176,11 +176,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         content = _content(visit.dataset) if visit.making else b""
         made = Bench(Path(folder), visit.arguments, made=visit.making, content=content)
         try:
+            if visit.making:
+                making.made(visit.making, content, 1, 1, 0)  # a mistake is told before the engine is waited for
             for last in Measurer(visit, made.run, partial(ask, visit.url)).lines():
-                print(last.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True), flush=True)
+                _say(last)
+        except ResultError as error:
+            _say(Line(failed=str(error)))
         finally:
             made.close()
     return 0 if last.done else 1
+
+
+def _say(line: Line) -> None:
+    print(line.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True), flush=True)
 
 
 if __name__ == "__main__":
