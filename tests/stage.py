@@ -22,8 +22,9 @@ class Stage(World):
         self._names = itertools.count(1)
 
     def pods(self, track: str) -> list[Object]:
-        """Of one track."""
+        """Of one track, but for those that failed."""
         found = [body for (kind, _, _), body in self.kube.objects.items() if kind == "Pod"]
+        found = [pod for pod in found if pod["status"].get("phase") != "Failed"]
         return [pod for pod in found if pod["metadata"]["labels"].get(naming.LABEL_TRACK) == track]
 
     def deployments(self) -> dict[str, Object]:

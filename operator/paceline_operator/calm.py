@@ -39,8 +39,8 @@ class Calm:
     @property
     def look(self) -> Observation:
         """Its children left out."""
-        pods, plain, workers = from_json(zlib.decompress(self._pods), cache_strings="keys")
-        return replace(self._look, pods=tuple(pods), plain=tuple(plain), workers=tuple(workers))
+        pods, plain, workers, ended = map(tuple, from_json(zlib.decompress(self._pods), cache_strings="keys"))
+        return replace(self._look, pods=pods, plain=plain, workers=workers, ended=ended)
 
     def told(self, status: ServingStatus) -> Calm:
         """With the status that was written."""
@@ -60,8 +60,8 @@ def calm(
     if not quiet or look.missing_secrets or serving.spec.autoscaling.mode is not AutoscalingMode.DISABLED:
         return None
     bare = {name: value for name, value in raw.items() if name != "status"}
-    kept = replace(look, pods=(), plain=(), workers=(), children=None, absent={}, pulls={})
-    told = [list(map(_trimmed, some)) for some in (look.pods, look.plain, look.workers)]
+    kept = replace(look, pods=(), plain=(), workers=(), ended=(), children=None, absent={}, pulls={})
+    told = [list(map(_trimmed, some)) for some in (look.pods, look.plain, look.workers, look.ended)]
     packed = zlib.compress(json.dumps(told, separators=(",", ":")).encode(), level=1)
     return Calm(_trimmed(bare), status, kept, packed, read_at)
 

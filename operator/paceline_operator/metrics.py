@@ -119,7 +119,7 @@ for _reason in (
     ROLLOUTS.labels(_reason)
 for _reason in (Reason.ABOVE_TARGET, Reason.BELOW_TARGET, Reason.AT_MINIMUM, Reason.AT_MAXIMUM):
     SCALINGS.labels(_reason)
-for _kind in ("Crash", "OutOfMemory", "Hang", "NeverReady"):
+for _kind in ("Crash", "OutOfMemory", "Hang", "NeverReady", "Evicted"):
     FAULTS.labels(_kind)
 for _reason in (
     Reason.BREAKER_OPEN,

@@ -15,6 +15,7 @@ from paceline_engine.protocol import CONTROL_PORT
 from paceline_engine.pull.report import Report
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
+from paceline_operator.api.status_safety import MAX_DEATHS
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyRing
 from paceline_operator.clients.kube import ForbiddenError, Kube, NotFoundError, Object
@@ -24,7 +25,7 @@ from paceline_operator.modelcache import is_pulling
 from paceline_operator.plan import CHILD_KINDS, Absence, ChildKey, Observation, Target, forbidden, not_served
 from paceline_operator.rollout.page import Page
 from paceline_operator.tuning.model import Engine, Memory, Settings
-from paceline_operator.verdicts import is_alive, is_ready
+from paceline_operator.verdicts import has_failed, is_alive, is_ready
 
 ENGINES_AT_ONCE = 16
 
@@ -40,6 +41,7 @@ async def surroundings(kube: Kube, serving: Object, full: bool) -> Observation:
     )
     pods.sort(key=lambda pod: str(pod["metadata"]["name"]))
     pullers = _of(naming.COMPONENT_PULLER, pods)
+    ended = sorted(filter(has_failed, pods), key=_age, reverse=True)
     pods = list(filter(is_alive, pods))
     children = {
         (kind, item["metadata"]["name"]): item
@@ -54,10 +56,15 @@ async def surroundings(kube: Kube, serving: Object, full: bool) -> Observation:
         plain=plain,
         workers=workers,
         pullers=pullers,
+        ended=(*_of(naming.COMPONENT_ENGINE, ended), *_of(naming.COMPONENT_PLAIN, ended))[:MAX_DEATHS],
         children=children if full else None,
         missing_secrets=await _missing_secrets(kube, meta["name"], [*engines, *plain]),
         absent={kind: each for kind, each in zip(kinds, found, strict=True) if isinstance(each, Absence)},
     )
+
+
+def _age(pod: Object) -> str:
+    return str(pod["metadata"].get("creationTimestamp", ""))
 
 
 def _of(component: str, pods: Sequence[Object]) -> tuple[Object, ...]:

@@ -82,6 +82,8 @@ class Observation:
     """The other pods of engines over several nodes."""
     pullers: tuple[Object, ...] = ()
     """Pods of pre-pull Jobs, those that ended too."""
+    ended: tuple[Object, ...] = ()
+    """Pods of engines that failed as a whole and are still there, newest first: nothing runs in them any more."""
     pulls: Mapping[str, Report] = field(default_factory=dict)
     """Pod -> what the puller that runs in it says now."""
 

@@ -60,7 +60,7 @@ async def look(
 ) -> None:
     """One look. `engines`: what they answered in this pass; empty where they were not asked. `acts` False: it is told
     alone."""
-    pods, now, before = [*look.pods, *look.plain], hands.clock.now(), draft.previous.safety
+    pods, now, before = [*look.pods, *look.plain, *look.ended], hands.clock.now(), draft.previous.safety
     spec = memory.accepted or serving.spec
     names = {str(pod["metadata"]["uid"]): str(pod["metadata"]["name"]) for pod in pods}
     if acts:

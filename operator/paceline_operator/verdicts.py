@@ -63,6 +63,11 @@ def is_alive(pod: Raw) -> bool:
     return "deletionTimestamp" not in pod["metadata"] and _phase(pod) not in ("Failed", "Succeeded")
 
 
+def has_failed(pod: Raw) -> bool:
+    """Over and not taken away yet, as a pod that was evicted: another takes its place."""
+    return "deletionTimestamp" not in pod["metadata"] and _phase(pod) == "Failed"
+
+
 def replicas_of(raw: Raw) -> int:
     """spec.replicas, also of an object whose spec is refused."""
     replicas = (raw.get("spec") or {}).get("replicas", 1)

@@ -115,7 +115,8 @@ class Grid:
                             self._died(pod)
 
     def pods(self) -> list[Object]:
-        return [pod for pod in self.place.list("Pod") if "deletionTimestamp" not in pod["metadata"]]
+        pods = [pod for pod in self.place.list("Pod") if "deletionTimestamp" not in pod["metadata"]]
+        return [pod for pod in pods if pod["status"].get("phase") != "Failed"]
 
     def _told(self, name: str, address: str) -> None:
         condition = {"type": "Ready", "status": "True", "lastTransitionTime": rfc3339(datetime.now(UTC))}
@@ -131,6 +132,15 @@ class Grid:
     def shut(self, name: str) -> None:
         """The control port of a pod answers nobody from now on."""
         self._ports[name].close()
+
+    def ended(self, name: str, reason: str, message: str) -> None:
+        """The kubelet ended the whole pod, which stays."""
+        now = rfc3339(datetime.now(UTC))
+        ended = {"reason": "Error", "exitCode": 137, "startedAt": now, "finishedAt": now}
+        status = {"name": "engine", "restartCount": 0, "ready": False, "image": "i", "imageID": "i",
+                  "state": {"terminated": ended}}  # fmt: skip
+        body = {"phase": "Failed", "reason": reason, "message": message, "containerStatuses": [status]}
+        self.place.patch("Pod", name, {"status": body}, "status")
 
     def _died(self, pod: Object) -> None:
         """As a crashed `vllm serve`: exit code 0."""
@@ -315,6 +325,25 @@ def test_a_pod_that_stands_still_is_replaced_and_one_that_moves_slowly_is_not(re
         assert uids[stands] not in left
         record = json.loads(next(iter(place.child("ConfigMap", "chat-incidents")["data"].values())))
         assert (record["kind"], record["pod"], record["load"]) == ("Hang", stands, 3)
+
+
+def test_pods_that_are_evicted_are_told_in_the_kubelet_s_words_and_open_no_breaker(relay: Relay) -> None:
+    place = relay.place
+    place.serve("chat", **GRID)
+    with Grid(place, "chat", lambda _: False).running() as grid:
+        place.wait("two pods", lambda: len(grid.ready) == 2)
+        gone = [pod["metadata"]["name"] for pod in grid.pods()]
+        full = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
+        for name, reason, message in zip(gone, ("Evicted", "Preempting"), (full, "Preempted"), strict=True):
+            grid.ended(name, reason, message)
+        place.wait("two others", lambda: len(grid.ready) == 4)
+        place.wait("both to be told", lambda: len(safety(place).get("deaths", [])) == 2)
+        relay.kill()
+        place.wait("whoever follows", lambda: place.conditions("chat")["Ready"]["status"] == "True")
+        told = {(one["pod"], one["kind"], one["fingerprint"]) for one in safety(place)["deaths"]}
+        assert told == {(gone[0], "Evicted", "storage-limit"), (gone[1], "Evicted", "evicted")}
+        assert safety(place)["breaker"] == "Closed"
+        assert {event["message"].partition(":")[0] for event in place.events("EngineCrashed")} == set(gone)
 
 
 PAGES: dict[str, tuple[str, str]] = {

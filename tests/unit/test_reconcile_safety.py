@@ -18,6 +18,7 @@ import pytest
 from paceline_engine.protocol import Gauges
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
+from paceline_operator.api.status_safety import MAX_DEATHS
 from paceline_operator.clients.kube import ForbiddenError, UnavailableError
 from paceline_operator.clock import rfc3339
 from paceline_operator.effective.declared import of_pod
@@ -84,6 +85,14 @@ class Crashing(Stage):
         pod["status"]["containerStatuses"] = [status]
         self.born[uid] = self.clock.monotonic()
         self.kube.logs[pod["metadata"]["name"]] = self.log
+
+    def evict(self, pod: Object, reason: str) -> None:
+        """The kubelet ends it for its node's sake; it stays, and its ReplicaSet makes another."""
+        now = rfc3339(self.clock.now())
+        ended = {"reason": "Error", "exitCode": 137, "startedAt": now, "finishedAt": now}
+        status = {"name": "engine", "restartCount": 0, "state": {"terminated": ended}}
+        pod["metadata"]["creationTimestamp"] = now
+        pod["status"] = {"phase": "Failed", "reason": reason, "message": "x", "containerStatuses": [status]}
 
     @property
     def safety(self) -> Object:
@@ -306,6 +315,33 @@ async def test_records_are_the_newest_few_and_go_with_nobody_else_s_object(tmp_p
     stage.crash(stage.pods(naming.TRACK_STABLE)[0])
     await stage.go()
     assert stage.kube.find("ConfigMap", "demo-incidents")["data"] == data
+
+
+@pytest.mark.parametrize("reason", ["Evicted", "Preempting"])
+async def test_pods_that_were_evicted_are_told_once_and_open_no_breaker(tmp_path: Path, reason: str) -> None:
+    stage = Crashing(tmp_path, lambda _: True)
+    await stage.go(3)
+    gone = []
+    for _ in range(MAX_DEATHS + 4):
+        gone.append(stage.pods(naming.TRACK_STABLE)[0])
+        stage.evict(gone[-1], reason)
+        await stage.go(3)
+    stage.crash(stage.pods(naming.TRACK_STABLE)[0])
+    await stage.go(3)
+    assert (stage.safety["phase"], stage.safety["breaker"]) == ("Rest", "Closed"), "one crash, and no evictions"
+    assert [one["kind"] for one in stage.safety["deaths"]] == ["Crash", *["Evicted"] * (MAX_DEATHS - 1)]
+    told = stage.events("EngineCrashed")
+    assert len([one for one in told if "evicted from its node" in one and f"{reason}, exit code 137" in one]) == len(
+        gone
+    )
+    stage.writes()
+    await stage.go(5, kill=True)
+    assert [one for one in stage.changed() if one != ("APPLY", "Secret")] == []
+    for pod in gone:
+        stage.kube.drop("Pod", pod["metadata"]["name"])
+    await stage.go(2)
+    assert stage.status["replicas"] == 2
+    assert len(stage.safety["seen"]) == 1
 
 
 async def test_weights_that_are_damaged_open_no_breaker_and_are_said(tmp_path: Path) -> None:

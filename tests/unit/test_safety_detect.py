@@ -59,9 +59,14 @@ def test_an_end_by_the_kubelet_has_the_kubelet_s_word() -> None:
     body["status"] |= {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. "}
     (end,) = found(body)
     assert (end.reason, end.message, end.is_the_engine_s) == ("Evicted", "The node was low on resource: memory. ", True)
-    body["status"] |= {"reason": "Terminated", "message": "Pod was terminated in response to imminent node shutdown."}
+    assert end.kind is Kind.EVICTED
+    body["status"] |= {"reason": "Preempting", "message": "Preempted in order to admit critical pod"}
     (end,) = found(body)
-    assert not end.is_the_engine_s
+    assert (end.kind, end.is_the_engine_s) == (Kind.EVICTED, True)
+    for of_the_node in ("Terminated", "UnexpectedAdmissionError", "NodeAffinity"):
+        body["status"] |= {"reason": of_the_node, "message": "Pod was terminated in response to imminent node shutdown."}
+        (end,) = found(body)
+        assert not end.is_the_engine_s
 
 
 def test_the_same_end_has_one_key_whether_the_container_runs_again_or_not() -> None:

@@ -37,7 +37,7 @@ class DeathStatus(ApiModel):
 
     at: Timestamp = Field(description="When.")
     pod: str = Field(description="Pod.")
-    kind: str = Field(description="Crash, OutOfMemory, Hang or NeverReady.")
+    kind: str = Field(description="Crash, OutOfMemory, Hang, NeverReady or Evicted.")
     fingerprint: str = Field(description="A known signature's name, or the same digits for two ends of one kind.")
     title: str = Field(default="", description="What was found in its last lines.")
     incident: str = Field(default="", description="Name of its record (`paceline incidents show`).")

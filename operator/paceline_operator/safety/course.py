@@ -57,6 +57,11 @@ class Fault:
     incident: str = ""
     is_hang: bool = False
 
+    @property
+    def may_be_the_boot_s(self) -> bool:
+        """Of how its engine was booted, which a rung changes: not where no rung helps, as where a pod was evicted."""
+        return self.is_stable and bool(remedies_of(self.named.fingerprint))
+
 
 @dataclass(frozen=True)
 class Sight:
@@ -78,7 +83,7 @@ class Sight:
     acceptance: Sequence[float]
     """Share of request-steps accepted up to position 1, 2, ..., as far as known."""
     alive: frozenset[str]
-    """UIDs of pods."""
+    """UIDs of pods, those that failed and are still there too."""
     hung: Mapping[str, str] = field(default_factory=dict)
     """UID -> name of pods that stand still now and are not a rollout's to judge."""
     acts: bool = True
@@ -177,7 +182,8 @@ def _noted(memory: SafetyStatus, faults: Sequence[Fault], sight: Sight, events: 
         title = f"{fault.named.title[:300]}"
         deaths.insert(0, DeathStatus(
             at=rfc3339(fault.at), pod=fault.pod, kind=fault.kind, fingerprint=fault.named.fingerprint, title=title,
-            incident=fault.incident, counts=fault.is_stable and fault.speculates and memory.breaker is Breaker.CLOSED,
+            incident=fault.incident,
+            counts=fault.may_be_the_boot_s and fault.speculates and memory.breaker is Breaker.CLOSED,
             lived_seconds=None if fault.lived_seconds is None else round(fault.lived_seconds),
         ))  # fmt: skip
         reason = Reason.ENGINE_HUNG if fault.is_hang else Reason.ENGINE_CRASHED
@@ -222,14 +228,14 @@ def _climbed(memory: SafetyStatus, faults: Sequence[Fault], sight: Sight, events
 
 
 def _opened(memory: SafetyStatus, counted: Sequence[DeathStatus], sight: Sight, events: list[Event]) -> SafetyStatus:
-    """The breaker's part: enough ends within the window, of which one can be answered by a boot configuration."""
+    """The breaker's part: enough ends within the window."""
     terms = sight.spec.safety
     window = timedelta(seconds=terms.window_seconds)
     found = [breaker.Death(moment(one.at) or sight.now, one.pod, one.fingerprint) for one in counted]
     ends = breaker.opens(found, sight.now, terms.crashes, window)
-    mine = next((one for one in counted if remedies_of(one.fingerprint)), None)
-    if not ends or mine is None:
+    if not ends:
         return memory
+    mine = counted[0]
     evidence = breaker.words(ends, window)
     again = memory.phase is Phase.STABLE
     lived = [one.lived_seconds for one in counted if one.lived_seconds is not None]
@@ -260,7 +266,7 @@ def _next_rung(memory: SafetyStatus, why: str, sight: Sight, events: list[Event]
 def _why_failed(memory: SafetyStatus, faults: Sequence[Fault], sight: Sight) -> str:
     """Of the rung in trial; empty: it did not."""
     if memory.rung == Remedy.WITHOUT_SPECULATION:
-        dead = next((one for one in faults if one.is_stable and not one.speculates), None)
+        dead = next((one for one in faults if one.may_be_the_boot_s and not one.speculates), None)
         return f"{dead.pod} ended without speculation, too: {dead.named.title}" if dead else ""
     failed = next((one for one in sight.rollout.failed if one.own and one.proposal == trial_name(memory)), None)
     if failed is not None:

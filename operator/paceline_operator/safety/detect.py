@@ -21,12 +21,13 @@ HANG_STEPS = 50
 """And at least so many of the engine's own usual steps: a slow engine is not a hang."""
 HANG_LOOKS = 3
 """And in so many looks: an operator that was itself stopped for a while has seen nothing."""
-NODE_ENDS = frozenset({"Unknown", "ContainerStatusUnknown", "Terminated"})
-"""Reasons of containerd and of the kubelet for a container that they lost sight of, as when a node starts anew, and for
-a pod of a node that is shut down (pkg/kubelet/nodeshutdown: nodeShutdownReason)."""
-EVICTED = "Evicted"
-"""Reason of a pod that the kubelet ended for its node's sake, or because a volume grew beyond its limit
-(pkg/kubelet/eviction: Reason): its containers say `Error` and 137, as if the engine had been killed."""
+NODE_ENDS = frozenset({"Unknown", "ContainerStatusUnknown"})
+"""Reasons of containerd and of the kubelet for a container that they lost sight of, as when a node starts anew."""
+EVICTIONS = frozenset({"Evicted", "Preempting"})
+"""Reasons of a pod that the kubelet ended for its node's sake, or because a volume grew beyond its limit
+(pkg/kubelet/eviction: Reason), or to make room for a critical pod (pkg/kubelet/preemption): its containers say `Error`
+and 137, as if the engine had been killed. Any other reason of a pod is its node's: it is shut down
+(pkg/kubelet/nodeshutdown: nodeShutdownReason), or started anew and would not have the pod again."""
 
 
 class Kind(StrEnum):
@@ -36,6 +37,7 @@ class Kind(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     HANG = "Hang"
     NEVER_READY = "NeverReady"
+    EVICTED = "Evicted"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class End:
     was_ready: bool
     """Whether it lived long enough to have served: a container that ends while it boots never was."""
     track: str = ""
+    of_pod: bool = False
+    """The pod ended as a whole: `reason` and `message` are the pod's."""
 
     @property
     def key(self) -> str:
@@ -63,11 +67,13 @@ class End:
     @property
     def is_the_engine_s(self) -> bool:
         """Not one that came with its node."""
-        return self.reason not in NODE_ENDS
+        return self.reason in EVICTIONS if self.of_pod else self.reason not in NODE_ENDS
 
     @property
     def kind(self) -> Kind:
         """By Kubernetes' word, and by whether it ever served."""
+        if self.of_pod:
+            return Kind.EVICTED
         if self.reason == "OOMKilled":
             return Kind.OUT_OF_MEMORY
         return Kind.CRASH if self.was_ready else Kind.NEVER_READY
@@ -166,8 +172,8 @@ def _end(pod: Raw, status: Raw, track_label: str, startup_seconds: float) -> End
     lived = (at - started).total_seconds() if at and started else 0.0
     code = terminated.get("exitCode")
     of_pod = _dict(pod.get("status"))
-    by_kubelet = of_pod.get("reason") in (EVICTED, "Terminated")
-    said = of_pod if by_kubelet else terminated
+    is_of_pod = bool(of_pod.get("reason"))
+    said = of_pod if is_of_pod else terminated
     now_running = isinstance(state.get("running"), Mapping)
     restarts = status.get("restartCount")
     return End(
@@ -182,6 +188,7 @@ def _end(pod: Raw, status: Raw, track_label: str, startup_seconds: float) -> End
         message=str(said.get("message", "")),
         was_ready=lived >= startup_seconds,
         track=str(_dict(meta.get("labels")).get(track_label, "")),
+        of_pod=is_of_pod,
     )
 
 
