@@ -6,13 +6,15 @@ import base64
 import json
 import secrets
 import shutil
-import ssl
-import urllib.request
+import urllib.error
 from dataclasses import dataclass, field
+from email.message import Message
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import urllib3
 from kubernetes import client, config
 
 from hack.kubernetes.build import find
@@ -157,6 +159,12 @@ class ControlPlane:
         """Client library, as administrator."""
         return config.new_client_from_config(config_file=str(self.kubeconfig))
 
+    @cached_property
+    def _connections(self) -> urllib3.PoolManager:
+        """Kept open: tests look ten times a second, and a handshake takes longer than an answer."""
+        retries = urllib3.Retry(1, redirect=False, status=False)  # the server may have closed one meanwhile
+        return urllib3.PoolManager(ca_certs=str(self.authority.certificate), timeout=5.0, retries=retries, maxsize=32)
+
     def daemon(self, name: str, *arguments: str | Path, program: str | Path | None = None) -> Daemon:
         """Start one more program of this cluster; it is stopped with it."""
         started = Daemon(name, [program or find(name), *arguments], self.logs_dir)
@@ -188,11 +196,14 @@ class ControlPlane:
 
     def get(self, path: str, url: str = "") -> str:
         """Body of `GET path` as administrator, of the API server at `url` or else of the first; urllib's errors."""
-        headers = {"Authorization": f"Bearer {self.users['admin'].token}"}
-        request = urllib.request.Request((url or self.url) + path, headers=headers)
-        context = ssl.create_default_context(cafile=str(self.authority.certificate))
-        with urllib.request.urlopen(request, timeout=5, context=context) as answer:
-            return str(answer.read().decode())
+        headers, whole = {"Authorization": f"Bearer {self.users['admin'].token}"}, (url or self.url) + path
+        try:
+            answer = self._connections.request("GET", whole, headers=headers)
+        except urllib3.exceptions.HTTPError as error:
+            raise urllib.error.URLError(str(error)) from error
+        if answer.status >= 400:
+            raise urllib.error.HTTPError(whole, answer.status, answer.reason or "", Message(), BytesIO(answer.data))
+        return answer.data.decode()
 
     @property
     def kubectl(self) -> Kubectl:
