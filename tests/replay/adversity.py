@@ -120,6 +120,21 @@ class Silent(SimulatedEngine):
 
 
 @dataclass
+class Unclean(SimulatedEngine):
+    """An engine in which no step of some ks' bursts counts."""
+
+    lost: set[int] = field(default_factory=set)
+
+    def run(self, seconds: float, stalls: int = 0) -> Samples:
+        """Without the steps and drafts of these."""
+        found = super().run(seconds, stalls)
+        cells = tuple(cell for cell in found.cells if not (cell.probe and cell.k_drafted in self.lost))
+        return found.model_copy(
+            update={"cells": cells, "acceptance": tuple(one for one in found.acceptance if one.k not in self.lost)}
+        )
+
+
+@dataclass
 class Verifying(SimulatedEngine):
     """An engine with adaptive verification booted. While it is on, steps take `saved` of their time and give `kept` of
     their drafts; once `starving`, its estimate admits none, and drafts are paid for."""

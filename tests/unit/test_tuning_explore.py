@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paceline_engine.protocol import MAX_PROBE_SHARE, Probe
 from paceline_operator.tuning.decide import settings_of
-from paceline_operator.tuning.explore import KEEP_ALIVE_SECONDS, Headroom, share_of, wish
+from paceline_operator.tuning.explore import KEEP_ALIVE_SECONDS, RARE_SECONDS, SETTLED_LOSS, Headroom, share_of, wish
 from paceline_operator.tuning.look import Look
 from tests.unit.simulated import spec
 
@@ -83,3 +83,33 @@ def test_other_bursts_are_pushed_at_once_where_a_load_is_new() -> None:
     rare = Probe(ks=(0,), settle_steps=2, burst_steps=8, interval_steps=5000)
     _, pressing = wish([here(1, 0.15, {})], (0,), SETTINGS, ages, {}, 0.0, Headroom(), rare)
     assert pressing
+
+
+@given(
+    ages=st.lists(st.floats(0, 1e5), min_size=SIZE, max_size=SIZE),
+    gains=st.lists(st.floats(-1, 0), min_size=SIZE, max_size=SIZE),
+    in_force=st.sampled_from(SETTINGS.ladder),
+    thin=st.booleans(),
+)
+def test_whatever_is_due_keeps_no_other_waiting(
+    ages: list[float], gains: list[float], in_force: int, thin: bool
+) -> None:
+    """Every k that has rested for an hour and two, whatever it costs, is among the bursts."""
+    at = here(in_force, 0.001, dict(zip(SETTINGS.ladder, gains, strict=True)), slow=0.1)
+    found = dict(zip(SETTINGS.ladder, ages, strict=True))
+    bad = {(16, k): -1e6 for k, gain in zip(SETTINGS.ladder, gains, strict=True) if gain < -0.3 and k != in_force}
+    wanted, _ = wish([at], (), SETTINGS, found, bad, 0.0, Headroom(), None, thin, 1000.0)
+    waiting = {k for k, age in found.items() if age > 2 * RARE_SECONDS and k != in_force}
+    assert waiting <= set(wanted.ks if wanted else ())
+
+
+def test_the_baseline_alone_has_few_of_the_turns() -> None:
+    """k=2 may be better; k=0 is far below, and costs no more than what it is there for."""
+    ages = dict.fromkeys(SETTINGS.ladder, 0.0)
+    at = here(1, 0.005, {2: 0.05, 0: -0.6})
+    wanted, _ = wish([at], (), SETTINGS, ages, {}, 0.0, Headroom(), None, thin=True)
+    assert wanted is not None
+    assert set(wanted.ks) == {2, 0}
+    assert share_of(wanted) * -math.expm1(-0.6) * wanted.ks.count(0) / len(wanted.ks) <= SETTLED_LOSS
+    again, _ = wish([at], (), SETTINGS, ages, {}, 0.0, Headroom(), wanted, thin=True)
+    assert again is wanted

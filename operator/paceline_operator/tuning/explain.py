@@ -61,7 +61,8 @@ def status_fields(step: Step, previous: ServingStatus, now_rfc3339: str) -> Stat
     published = state.published if isinstance(state, TunerState) else None
     in_force = state.in_force if isinstance(state, TunerState) else None
     buckets, load, ratio = previous.buckets, previous.load_requests, previous.ratio_to_k0_permille
-    if published is not None and not (step.holding and not published.buckets):
+    fresh = isinstance(state, TunerState) and published is not None and published.at == state.now
+    if published is not None and (fresh or not buckets) and not (step.holding and not published.buckets):
         new = [_bucket(view) for view in published.buckets[:MAX_BUCKETS]]
         buckets = new if _differs(new, buckets) else buckets
         load = published.load

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from paceline_engine.protocol import Probe, Samples
+from paceline_engine.protocol import MAX_K, Probe, Samples
 from paceline_operator.tuning.cost import Cost
 from paceline_operator.tuning.goodput import Z95
 from paceline_operator.tuning.look import BAD_RATIO, Look, Quarantine
@@ -38,6 +38,9 @@ NEAR_REST_SECONDS = 600.0
 whether it is good again, nothing else tells."""
 BASELINE_SECONDS = 10.0
 """Between two bursts that only make the baseline known, or look at the nearest bad k once it has rested."""
+OVERDUE_SHARE = 1 / 6
+"""Of the time for which that one has been due already, which passes between two bursts of it: it may never get a clean
+step."""
 ALIVE_SECONDS = 80.0
 """At k=0, between two bursts of the k that tells of a change of traffic, where no more of them would cost OFF_LOSS."""
 LONGEST_INTERVAL = 1_000_000
@@ -123,24 +126,27 @@ def wish(
     stale = {k for k, age in ages.items() if age > max(rests[k], costs[k])}
     stale |= {0} & set(ladder) if thin else set()
     near = _nearest(present, bad) - good
-    due = {k for k in near if ages.get(k, 0.0) > max(NEAR_REST_SECONDS, costs[k])}
-    # One burst of it, and no turns of others before it.
-    ks = [k for k in ladder if k in (due if due and not better else kept | stale | due) and k not in only]
+    due = {k: late for k in near if (late := ages.get(k, 0.0) - max(NEAR_REST_SECONDS, costs[k])) > 0}
+    # Soon a burst of it, with turns of none but what was not seen for as long.
+    ks = [k for k in ladder if k in (stale | due.keys() if due and not better else kept | stale | due.keys())]
+    ks = [k for k in ks if k not in only]
     if not ks:
         return None, False
     share = _of_time(share, ks, slow)
+    if better and thin and 0 in ks and not {0} & (kept | due.keys()):
+        ks = _seldom_off(ks, share * losses.get(0, 0.0))
     if not better:
         lost, most = sum(losses.get(k, 0.0) for k in ks) / len(ks), OFF_LOSS if 0 in in_force else SETTLED_LOSS
         rare = share * 0.5 ** max(0, math.ceil(math.log2(max(lost, 1e-6) * share / most)))
         rest = math.inf
         if thin or due:
-            rest = BASELINE_SECONDS
+            rest = BASELINE_SECONDS if thin else max(BASELINE_SECONDS, OVERDUE_SHARE * min(due.values()))
         elif 0 in in_force:
             rest = _alive(present, ladder, burst * max(losses.get(k, 0.0) for k in ks))
         passes = max(1.0, rest / settings.interval_seconds)
         share = min(share, max(rare, LENGTH / (pace * passes))) if pace > 0 else rare
     wanted = _bursts(ks, share)
-    if current is not None and wanted.ks == current.ks and _alike(wanted, current):
+    if current is not None and set(wanted.ks) == probed and _alike(wanted, current):
         wanted = current
     needless = probed - set(ks) - good
     observing = current is not None and share_of(current) > 1.2 * settings.probe_share
@@ -157,6 +163,14 @@ def _affordable(ks: Sequence[int], burst: float, slow: Mapping[int, float]) -> l
             break
         found.append(k)
     return found
+
+
+def _seldom_off(ks: Sequence[int], lost: float) -> list[int]:
+    """`ks` in which k=0, there for the baseline alone, has so few of the turns that it costs no more than SETTLED_LOSS
+    of goodput, of which it would take `lost` with all of them."""
+    others = [k for k in ks if k]
+    rounds = math.ceil((lost / SETTLED_LOSS - 1) / len(others))
+    return others * min(max(1, rounds), (MAX_K - 1) // len(others)) + [0]
 
 
 def _waited(ages: Mapping[int, float], bad: Quarantine, now: float) -> dict[int, float]:
@@ -200,8 +214,8 @@ def share_of(bursts: Probe) -> float:
 
 
 def _alike(one: Probe, other: Probe) -> bool:
-    """Whether they take about the same share of steps."""
-    return 0.5 <= share_of(one) / share_of(other) <= 2
+    """Whether they take about the same share of steps, and turns of about as many: k=0 may have few of them."""
+    return 0.5 <= share_of(one) / share_of(other) <= 2 and 0.5 <= len(one.ks) / len(other.ks) <= 2
 
 
 def ages(costs: Cost, loads: Sequence[int], now: float) -> dict[int, float]:

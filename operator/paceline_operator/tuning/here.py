@@ -136,7 +136,10 @@ def bursts(
     found = [scores.at(load) for load in there]
     modes = state.offer.modes or ()
     present = [look.look(at, state.table[at.load], modes) for at in found]
-    missing = {at.load: look.lacking(at, state.acceptance.since_change, state.quarantine, modes) for at in found}
+    missing = {
+        at.load: look.lacking(at, state.acceptance.since_change, state.quarantine, modes, one.known)
+        for at, one in zip(found, present, strict=True)
+    }
     waited, steps = dict(state.waited), news.steps()
     for load, ks in missing.items():
         bursts = steps.get(load, 0) / current.interval_steps if current else 0.0

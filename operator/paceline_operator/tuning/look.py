@@ -63,18 +63,21 @@ def settled(scores: Scores, modes: Collection[Verification]) -> list[bool]:
 
 
 def lacking(
-    scores: Scores, since_change: Array, bad: Quarantine, modes: Collection[Verification] = ()
+    scores: Scores,
+    since_change: Array,
+    bad: Quarantine,
+    modes: Collection[Verification] = (),
+    clear: Sequence[bool] | None = None,
 ) -> tuple[int, ...]:
     """Ladder ks without their minimum count at this load (but for hopeless ones), or not measured since cost or traffic
     changed (but for those that no traffic could make good); and `bad` ones that may have become faster, so that a
-    second look is not put off until they have rested."""
+    second look is not put off until they have rested. `clear`: which are settled, where that is known already."""
     before = (scores.told & (since_change < MIN_REQUEST_STEPS)).tolist()
     if any(before) and Verification.ADAPTIVE not in modes and scores.ladder[-1] == 0 and scores.known[-1]:
         limit = math.log(BAD_RATIO)
         before = [stale and ceiling > limit for stale, ceiling in zip(before, _ceilings(scores), strict=True)]
-    rows = zip(
-        scores.ladder, settled(scores, modes), scores.outdated.tolist(), scores.faster.tolist(), before, strict=True
-    )
+    clear = clear or settled(scores, modes)
+    rows = zip(scores.ladder, clear, scores.outdated.tolist(), scores.faster.tolist(), before, strict=True)
     return tuple(
         k
         for k, known, outdated, faster, stale in rows
