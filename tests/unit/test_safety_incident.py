@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_operator.safety.incident import (
@@ -15,6 +17,7 @@ from paceline_operator.safety.incident import (
     MAX_LINES,
     Incident,
     body,
+    clean,
     clean_arguments,
     kept_lines,
     read,
@@ -78,6 +81,24 @@ SECRETS = (
     "github_pat_hushhushhush",
     '{"kv_connector_extra_config": {"password": "hush"}}',
     "credentials=['hush', 'hush']",
+    "credentials={'user': 'me', 'word': 'hush'}",
+    "credentials=['a]', 'hush']",
+    "npm_hushhushhush",
+    "pwd=hush",
+    "PGPASSWORD=123456hush",
+    "passphrase: hush",
+    'password="a\\"hush"',
+    "password='it\\'s hush'",
+    '{\\"password\\": \\"hush\\"}',
+    json.dumps(json.dumps({"hf_token": "a hush"})),
+    "password=a,hush",
+    "password='a'hush",
+    "password='hush",
+    "--hf-token hush",
+    "--hf-token --hush",
+    "--hf-token='a hush' hush",
+    "--hf-token \\\n  hush",
+    "Basic hush",
 )
 
 
@@ -87,6 +108,44 @@ def test_a_secret_is_told_by_its_name_or_its_looks(secret: str) -> None:
     (kept,), _ = kept_lines(line)
     assert "hush" not in kept
     assert "hush" not in "".join(clean_arguments(["--some-config", secret]))
+
+
+NAMES = ("password", "PGPASSWORD", "pwd", "hf_token", "client-secret", "private_key", "db_credentials", "accessKey")
+FORMS: tuple[Callable[[str, str], str], ...] = (
+    lambda name, value: f"{name}={shlex.quote(value)}",
+    lambda name, value: f"export {name}={shlex.quote(value)} && go",
+    lambda name, value: f"{name}: {json.dumps(value)}",
+    lambda name, value: repr({"a": 1, name: value, "b": "c"}),
+    lambda name, value: repr([{name: value}]),
+    lambda name, value: json.dumps({"a": {name: value}, "b": 2}),
+    lambda name, value: json.dumps(json.dumps({name: value})),
+    lambda name, value: json.dumps({"x": json.dumps(json.dumps({name: value}))}),
+    lambda name, value: f"serve m --{name} {shlex.quote(value)} --port 1",
+    lambda name, value: f"serve m --{name}={shlex.quote(value)} --port 1",
+    lambda name, value: f"exec bash -c {shlex.quote(f'serve m --{name} {shlex.quote(value)}')}",
+    lambda name, value: f"bash -c {shlex.quote(f'{name}={shlex.quote(value)} serve')}",
+)
+AROUND = st.text("ab1'\"\\ ,;:=)]}{[($-_/+%@", max_size=6)
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(NAMES), st.sampled_from(FORMS), AROUND, AROUND)
+def test_a_secret_is_left_out_however_it_is_quoted(
+    name: str, form: Callable[[str, str], str], before: str, after: str
+) -> None:
+    text = form(name, f"{before}hush{after}")
+    assert "hush" not in clean(text)
+    assert "hush" not in "".join(clean_arguments(["bash", "-c", text]))
+
+
+@given(st.sampled_from(NAMES), st.text(min_size=1, max_size=20), st.booleans())
+def test_the_first_value_of_a_secret_argument_is_left_out_whatever_it_looks_like(
+    name: str, value: str, is_joined: bool
+) -> None:
+    given_ = [f"--{name}={value}"] if is_joined else [f"--{name}", value]
+    assert clean_arguments(["serve", *given_, "--port", "1"]) == (
+        "serve", *([f"--{name}=…"] if is_joined else [f"--{name}", "…"]), "--port", "1",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

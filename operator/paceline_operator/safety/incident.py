@@ -35,23 +35,37 @@ _TRACE = re.compile(
 _BARE = re.compile(r"^\s*(Aborted|Segmentation fault|Killed|Fatal Python error: .*|Current thread .*|Thread 0x.*)")
 _SENSITIVE = re.compile(r"prompt|messages?['\"]|content['\"]|token_ids|Bearer|authorization|api[-_]?key", re.IGNORECASE)
 _SECRET = re.compile(
-    r"\b(hf_\w{8,}|(?:sk|nvapi|glpat)-[\w-]{8,}|gh[a-z]_\w{8,}|github_pat_\w{8,}|AIza[\w-]{30,}|"
-    r"eyJ[\w-]{10,}\.[\w.-]+|[A-Fa-f0-9]{32,}|A[KS]IA\w{12,})\b"
+    r"\b(hf_\w{8,}|(?:sk|nvapi|glpat|xox[a-z])-[\w-]{8,}|gh[a-z]_\w{8,}|(?:github|dckr)_pat_[\w-]{8,}|npm_\w{8,}|"
+    r"pypi-[\w-]{16,}|AIza[\w-]{30,}|eyJ[\w-]{10,}\.[\w.-]+|[A-Fa-f0-9]{32,}|A[KS]IA\w{12,})\b"
 )
 _URL_USER = re.compile(r"(\b\w{1,32}://)[^/@\s]+@")
 _URL_QUERY = re.compile(r"(\b\w{1,32}://[^\s?'\"]+\?)[^\s'\"]+")
 """Signatures and tokens are there."""
+_SCHEME = re.compile(r"(?i)\b(bearer|basic|authorization['\"]?\s{0,4}[:=])\s.*", re.DOTALL)
+_QUOTE = r"""'[^'\\]*(?:'|\\.*|$)|"[^"\\]*(?:"|\\.*|$)"""
+"""What is quoted, as Python, JSON and shells do it. Where there is a backslash, or one quote quotes another, nobody
+knows where it ends: then to the end."""
+_VALUE = rf"""(?:'".*|"'.*|{_QUOTE}|\\.*|[^\s,;)}}\]'"\\]|[,;)}}\]]+(?=[^\s,;)}}\]'"]))+"""
+_LIST = rf"""[\[{{(](?!\d)(?:{_QUOTE}|[^\]}})'"])*[\]}})]?"""
+_NOTHING = r"None\b|null\b|True\b|False\b|true\b|false\b"
+_SAID = r"""\w{0,32}(?:\\{0,16}['"])?\s{0,4}[:=]\s{0,4}"""
 _KEYED = re.compile(
-    r"""(?i)((?:api[_-]?key|access[_-]?key|token(?!iz|s)|secret|passw|credential)\w{0,32}['"]?\s{0,4}[:=]\s{0,4})"""
-    r"""(?:'[^']*'|"[^"]*"|\[(?!\d)[^\]]*\]?|(?!['"\[]|\d+(?:\.\d+)?(?![\w.-])|None\b|True\b|False\b)[^\s,;)}\]]+)"""
+    rf"(?is)((?:api[_-]?key|(?:access|private)[_-]?key|secret|passw|passphrase|pwd|credential){_SAID})"
+    rf"(?!{_NOTHING})(?:{_LIST}|{_VALUE})"
 )
-"""A value whose name tells of a secret, as Python, JSON and shells write it; whole numbers are counts."""
+_COUNT = r"""\[\d|\d+(?:\.\d+)?[,;)}\]]*(?:[\s'"]|$)"""
+_TOKEN = re.compile(rf"(?is)(token(?!iz|s){_SAID})(?!{_NOTHING}|{_COUNT})(?:{_LIST}|{_VALUE})")
+"""A value whose name tells of a secret; numbers of tokens are counts."""
 _QUOTED = re.compile(r"'[^']{24,}'|\"[^\"]{24,}\"")
 """Longer than names of files' last parts, options and types are."""
-_ARGUMENT_VALUE = re.compile(r"(?i)(--[\w-]*(?:key|token|secret|password)[\w-]*[= ])\S+")
+_OPTION = re.compile(
+    rf"(?is)(--[\w-]*(?:key|token|secret|passw|pwd|credential)[\w-]*)(=|[\s\\]+)"
+    rf"(?:{_VALUE}|[^\s])(?:\s+(?!-)(?:{_VALUE}|[^\s]))*"
+)
+"""With all its values, the first of which may look like an option."""
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])?")
 """ECMA-48: control sequences, strings of the operating system's, and what has two characters."""
-_NAME_SECRET = re.compile(r"(?i)key|token|secret|password|credential")
+_NAME_SECRET = re.compile(r"(?i)key|token|secret|passw|pwd|credential")
 
 
 @dataclass(frozen=True)
@@ -96,13 +110,14 @@ def printable(text: str) -> str:
 
 def clean(text: str) -> str:
     """`text` without what looks like a secret, a user in an address, or a long quoted value."""
-    return _QUOTED.sub("'…'", _ARGUMENT_VALUE.sub(r"\1…", _unnamed(printable(text[:LOOKED_AT]))))
+    return _QUOTED.sub("'…'", _unnamed(printable(text[:LOOKED_AT])))
 
 
 def _unnamed(text: str) -> str:
     """Without secrets that can be told by what they look like, or by their name."""
-    text = _URL_QUERY.sub(r"\1…", _URL_USER.sub(r"\1…@", _SECRET.sub("…", text)))
-    return _KEYED.sub(r"\1…", text)
+    text = _URL_QUERY.sub(r"\1…", _URL_USER.sub(r"\1…@", _SECRET.sub("…", _SCHEME.sub(r"\1 …", text))))
+    text = _OPTION.sub(lambda one: one[0] if _counts(one[1]) else f"{one[1]}{one[2]}…", text)
+    return _TOKEN.sub(r"\1…", _KEYED.sub(r"\1…", text))
 
 
 def clean_title(text: str) -> str:
@@ -113,14 +128,15 @@ def clean_title(text: str) -> str:
 def clean_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     """A command line without the values of arguments that name a key, a token, a secret or a password."""
     cleaned: list[str] = []
-    hide = False
+    hide = is_first = False
     for argument in arguments:
         name, equals, _ = argument.partition("=")
-        if hide and not argument.startswith("--"):  # each of its values: --api-key takes several
+        if hide and (is_first or not argument.startswith("--")):  # each of its values: --api-key takes several
             cleaned.append("…")
+            is_first = False
             continue
         secret = argument.startswith("--") and bool(_NAME_SECRET.search(name)) and not _counts(name)
-        hide = secret and not equals
+        hide = is_first = secret and not equals
         cleaned.append(f"{name}=…" if secret and equals else _unnamed(argument[:LOOKED_AT]))
     return tuple(cleaned)
 
