@@ -121,3 +121,11 @@ def test_lengths_are_held_to_the_engines_context(tmp_path: Path) -> None:
     lengths.write_text("input_tokens,output_tokens,count\n500,13,7\n")
     with pytest.raises(UserError, match=r"line 2: 500 \+ 13 tokens are more than maxModelLen 512"):
         files.read([file], lengths)
+
+
+def test_the_example_of_recorded_lengths_can_be_run(tmp_path: Path) -> None:
+    served = FILE.split("---")[1].replace("name: small", "name: chat")
+    run = made(f"{(EXAMPLES / 'recorded-talks.yaml').read_text()}---{served}", tmp_path)
+    assert [one.variant for one in run.results] == ["baseline", "serving", "uncached"]
+    assert run.results[0].methods.load["outputTokens"] == "exactly as recorded"
+    assert run.results[0].methods.load["multiTurnPercent"].startswith("40")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paceline_operator.cli import stored, trial, watch
+from paceline_operator.cli import lengths, stored, trial, watch
 from paceline_operator.cli.cluster import Context, Namespace, Where
 from paceline_operator.cli.mistake import bring, fail
 from paceline_operator.cli.stored import Results, folder_of
@@ -53,3 +53,4 @@ def report(
 experiment.command()(trial.apply)
 experiment.command()(stored.cancel)
 experiment.command()(trial.template)
+experiment.command()(lengths.lengths)
