@@ -17,9 +17,12 @@ from paceline_operator.api.status import ServingStatus
 from paceline_operator.plan import Object, Observation
 from paceline_operator.verdicts import is_ready, replicas_of
 
-LIVE_SECONDS = 60.0
+LIVE_SECONDS = 120.0
 """Since it was read: a watch may stall, and then nobody wakes the object. Nothing is deleted or scaled by such a view:
 what is to be is found in one pass, and done in the next, which reads."""
+WAIT_SECONDS = 45.0
+"""For which what is minor waits for something else to be told with it: a write costs the API server more than the pass
+that made it costs the operator."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,18 @@ class Calm:
     def holds(self, now: float) -> bool:
         """Whether a pass may go by it."""
         return 0 <= now - self.read_at < LIVE_SECONDS
+
+
+def minor(stored: ServingStatus, status: ServingStatus) -> bool:
+    """Whether they differ by nothing but the generation of the same table (other bursts were asked for), which engines
+    tell themselves, and by how the numbers behind it changed. Never before the first table.
+    """
+    if not stored.policy_generation or [pod.name for pod in stored.pods] != [pod.name for pod in status.pods]:
+        return False
+    pairs = zip(status.pods, stored.pods, strict=True)
+    pods = [pod.model_copy(update={"generation": before.generation}) for pod, before in pairs]
+    alike = {name: getattr(stored, name) for name in ("policy_generation", "ratio_to_k0_permille", "exploration")}
+    return status.model_copy(update={**alike, "pods": pods}) == stored
 
 
 def calm(

@@ -8,6 +8,7 @@ from typing import Any
 from paceline_operator import act
 from paceline_operator.api.conditions import ConditionType
 from paceline_operator.api.status import ServingStatus
+from paceline_operator.beheld import Versions
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile
 from paceline_operator.clients.kube import Kube, Object
@@ -27,6 +28,7 @@ class Hands:
     defaults: Defaults
     clock: Clock
     prometheus: PrometheusClient = field(default_factory=PrometheusClient)
+    versions: Versions = field(default_factory=Versions)
 
 
 @dataclass

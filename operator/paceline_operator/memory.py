@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from paceline_operator.api.profiles import ProfileSpec
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
 from paceline_operator.api.status import ServingStatus
+from paceline_operator.beheld import Beheld
 from paceline_operator.calm import Calm
 from paceline_operator.effective.fleet import Known
 from paceline_operator.events import Recorder
@@ -67,6 +68,10 @@ class Remembered:
     """Pods that come and go by scaling."""
     calm: Calm | None = None
     """What may be believed without another look."""
+    beheld: Beheld | None = None
+    """Children that need not be listed again while nothing is told of them."""
+    waiting: tuple[float, ServingStatus] | None = None
+    """Status that differs from the stored one by what may wait (calm.minor), and since when (monotonic)."""
     unsaved: ServingStatus | None = None
     """Status that could not be written: the decisions in it must not be lost."""
     in_force: SpeculativeServing | None = None

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from http.server import ThreadingHTTPServer
 from typing import Any
 
@@ -96,7 +97,7 @@ class Operator:
             self._known = await self._served()
         loop = asyncio.get_running_loop()
         watches = [
-            Watch(self._session, kind, namespace, naming.LABEL_SERVING, self.child_event, self.fleet.wake_all).run()
+            self._watch(kind, namespace).run()
             for namespace in sorted(self.config.watch_namespaces) or ("",)
             for kind in CHILDREN
         ]
@@ -135,11 +136,24 @@ class Operator:
             self._seen[key] = seen
         self.fleet.add(key)
 
-    def child_event(self, metadata: Mapping[str, Any]) -> None:
+    def child_event(self, metadata: Mapping[str, Any], kind: str = "Pod", gone: bool = False) -> None:
         """Something happened to a child, or a pod: it wakes the serving that its label names."""
         namespace, serving = metadata.get("namespace"), (metadata.get("labels") or {}).get(naming.LABEL_SERVING)
         if namespace and serving:
-            self.fleet.wake((naming.KIND_SERVING, str(namespace), str(serving)))
+            key = (naming.KIND_SERVING, str(namespace), str(serving))
+            if key in self.fleet:
+                self._hands.versions.tell(key[1:], kind, metadata, gone)
+            self.fleet.wake(key)
+
+    def _watch(self, kind: str, namespace: str) -> Watch:
+        told = partial(self.child_event, kind=kind)
+        gone = partial(told, gone=True)
+        return Watch(self._session, kind, namespace, naming.LABEL_SERVING, told, self._anew, gone=gone)
+
+    def _anew(self) -> None:
+        """A watch may have missed something."""
+        self._hands.versions.anew()
+        self.fleet.wake_all()
 
     def _watches(self, namespace: str) -> bool:
         return not self.config.watch_namespaces or namespace in self.config.watch_namespaces
@@ -238,7 +252,7 @@ class Operator:
 
 def _as_pass(serving: ServingPass) -> Pass:
     async def run(trigger: Trigger) -> Outcome:
-        result = await serving.run(full=trigger is not Trigger.PERIOD)
+        result = await serving.run(full=trigger is not Trigger.PERIOD, believing=trigger is Trigger.WAKE)
         return Outcome(after=result.after, gone=result.gone)
 
     return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline_operator import act, children, engines, events, naming, observe, safeguard, scale, unaccepted, verdicts
@@ -11,14 +11,15 @@ from paceline_operator.acceptance import accept
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
-from paceline_operator.calm import calm
+from paceline_operator.beheld import beheld
+from paceline_operator.calm import WAIT_SECONDS, calm, minor
 from paceline_operator.clients.kube import ForbiddenError, Object
 from paceline_operator.clock import rfc3339
 from paceline_operator.draft import Draft, Hands
 from paceline_operator.exported import ENGINES
 from paceline_operator.gauges import SERVINGS
 from paceline_operator.memory import Remembered
-from paceline_operator.plan import Observation
+from paceline_operator.plan import ChildKey, Observation
 from paceline_operator.resources import workload
 from paceline_operator.verdicts import Verdict
 
@@ -45,8 +46,9 @@ class ServingPass:
         self._memory = Remembered()
         self._judged: tuple[Object, tuple[SpeculativeServing | None, Verdict]] | None = None
 
-    async def run(self, full: bool) -> Result:
-        """One pass; `full` also compares all children. Raises a KubeError where it is to be tried again soon."""
+    async def run(self, full: bool, *, believing: bool = False) -> Result:
+        """One pass; `full` also compares all children, of which some are believed to be as they were seen last where
+        `believing`. Raises a KubeError where it is to be tried again soon."""
         now = self._hands.clock.monotonic()
         due = self._memory.look_at is not None and self._memory.look_at <= now
         known, self._memory.calm = self._memory.calm, None
@@ -56,6 +58,7 @@ class ServingPass:
         if raw is None:
             ENGINES.put((self._namespace, self._name), {})
             SERVINGS.put((self._namespace, self._name), None)
+            self._hands.versions.forget((self._namespace, self._name))
             return Result(gone=True)
         meta = raw["metadata"]
         if "deletionTimestamp" in meta:
@@ -64,12 +67,18 @@ class ServingPass:
             self._memory = Remembered(uid=meta["uid"])
         stored = known.status if known else verdicts.status_of(raw, ServingStatus)
         full = full or due or self._memory.generation != meta["generation"]
-        draft = Draft(raw, self._memory.unsaved or stored, {}, [], act.Report(), stored)
+        waiting = self._memory.waiting[1] if self._memory.waiting else None
+        draft = Draft(raw, self._memory.unsaved or waiting or stored, {}, [], act.Report(), stored)
         serving, accepted = self._accepted(raw)
         after = None
         try:
-            look = known.look if known else await observe.surroundings(self._hands.kube, raw, full)
-            after = await self._work(draft, serving, accepted, look)
+            told = self._hands.versions.of(draft.key)
+            seen = self._beheld(raw, told, now) if full and believing else None
+            look = known.look if known else await observe.surroundings(self._hands.kube, raw, full, seen)
+            there, after = await self._work(draft, serving, accepted, look)
+            if not known:
+                at = now if seen is None or not self._memory.beheld else self._memory.beheld.listed_at
+                self._memory.beheld = beheld(there, draft.report.results, told, at) if there is not None else None
         except ForbiddenError as error:  # waiting does not help, a role does: said where people look
             draft.report.errors.append(error)
             draft.verdicts = [accepted, verdicts.failed([str(error)])]
@@ -83,6 +92,16 @@ class ServingPass:
             memory.calm = known.told(draft.stored) if known else calm(draft.raw, serving, draft.stored, look, now)
         return Result(after=after)
 
+    def _beheld(
+        self, raw: Object, told: tuple[int, Mapping[ChildKey, str]], now: float
+    ) -> Mapping[ChildKey, Object] | None:
+        """Children that need not be listed: none, of an object that nobody has looked at yet: whatever has the name of
+        a child is found by that name all the same."""
+        if not raw.get("status") and not self._memory.applied:
+            return {}
+        seen = self._memory.beheld
+        return seen.children if seen and seen.holds(told, now) else None
+
     def _accepted(self, raw: Object) -> tuple[SpeculativeServing | None, Verdict]:
         """As it was judged last, where nothing has changed but status and the versions of the whole."""
         meta = {
@@ -95,8 +114,9 @@ class ServingPass:
 
     async def _work(
         self, draft: Draft, serving: SpeculativeServing | None, accepted: Verdict, look: Observation
-    ) -> float | None:
-        """Children, token and table; the seconds to the next pass."""
+    ) -> tuple[Mapping[ChildKey, Object] | None, float | None]:
+        """Children, token and table; the children that were seen (None: one may have gone meanwhile), and the seconds
+        to the next pass."""
         hands, memory, raw = self._hands, self._memory, draft.raw
         suspended = serving is not None and serving.spec.suspend
         asked = serving if not suspended else None
@@ -131,7 +151,7 @@ class ServingPass:
             "ready_replicas": sum(map(verdicts.is_ready, look.pods)),
             "selector": ",".join(f"{key}={value}" for key, value in naming.selector(self._name).items()),
         }
-        return after
+        return None if plan and plan.deletes else look.children, after
 
     def _workload(
         self, raw: Object, serving: SpeculativeServing | None, accepted: Verdict, look: Observation, draft: Draft
@@ -185,7 +205,19 @@ class ServingPass:
         SERVINGS.put((self._namespace, self._name), status, self._hands.clock.now().timestamp())
         news = [*draft.report.events, *events.of_change(draft.stored, status)]
         await self._tell(draft, news)
+        if self._may_wait(draft.stored, status):
+            memory.unsaved = None
+            return
         if live or status != draft.stored:
             raw = draft.raw if live else {**draft.raw, "status": act.as_json(draft.stored)}
             await act.write_status(self._hands.kube, raw, status)
         memory.unsaved, draft.stored = None, status
+
+    def _may_wait(self, stored: ServingStatus, status: ServingStatus) -> bool:
+        """Whether the difference is one that is written a little later, if nothing else is until then."""
+        memory, now = self._memory, self._hands.clock.monotonic()
+        since, memory.waiting = memory.waiting[0] if memory.waiting else now, None
+        if status == stored or now - since >= WAIT_SECONDS or not minor(stored, status):
+            return False
+        memory.waiting = since, status
+        return True

@@ -50,13 +50,16 @@ class Watch:
         told: Told,
         anew: Callable[[], None],
         *,
+        gone: Told | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`anew` is called when anything may have changed meanwhile: at the beginning, too."""
+        """`anew` is called when anything may have changed meanwhile: at the beginning, too. `gone` is told of objects
+        that went, in place of `told`."""
         self._path = path_of(kind, namespace)
         self._session, self._label = session, label
-        self._told, self._anew, self._pause, self._jitter = told, anew, pause, jitter
+        self._told, self._gone = told, gone or told
+        self._anew, self._pause, self._jitter = anew, pause, jitter
         self._version = ""
         """Of the last event; empty where the next watch begins with a list."""
 
@@ -128,7 +131,7 @@ class Watch:
                 raise UnavailableError(0, "WatchEnded", f"{self._path}: {str(event['object'].get('message'))[:300]}")
             told = str(meta["resourceVersion"])
             if kind != "BOOKMARK":
-                self._told(meta)
+                (self._gone if kind == "DELETED" else self._told)(meta)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise UnavailableError(0, "NoEvent", f"{self._path}: {error!r}") from None
         self._version = told or version

@@ -9,6 +9,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeGuard
 
@@ -84,7 +85,11 @@ def of_pod(pod: Mapping[str, Any]) -> Declared | None:
     found = [one for one in (pod.get("spec") or {}).get("containers") or [] if one.get("name") == CONTAINER]
     if not found:
         return None
-    return of_arguments([str(one) for one in (*(found[0].get("command") or ()), *(found[0].get("args") or ()))])
+    return _of_arguments(tuple(str(one) for one in (*(found[0].get("command") or ()), *(found[0].get("args") or ()))))
+
+
+_of_arguments = lru_cache(maxsize=16)(of_arguments)
+"""The pods of a serving mostly have the same."""
 
 
 def last_words(pod: Mapping[str, Any]) -> str:
