@@ -16,6 +16,7 @@ from paceline_engine.pull.report import Report
 from paceline_operator import naming
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.status_safety import MAX_DEATHS
+from paceline_operator.beheld import STILL_KINDS
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyRing
 from paceline_operator.clients.kube import ForbiddenError, Kube, NotFoundError, Object
@@ -30,11 +31,16 @@ from paceline_operator.verdicts import has_failed, is_alive, is_ready
 ENGINES_AT_ONCE = 16
 
 
-async def surroundings(kube: Kube, serving: Object, full: bool) -> Observation:
-    """Pods and, where `full`, all children of the raw object `serving`."""
+async def surroundings(
+    kube: Kube, serving: Object, full: bool, believed: Mapping[ChildKey, Object] | None = None
+) -> Observation:
+    """Pods and, where `full`, all children of the raw object `serving`; those of STILL_KINDS are `believed` where
+    given."""
     meta = serving["metadata"]
     namespace, labels = meta["namespace"], {naming.LABEL_SERVING: meta["name"]}
     kinds = (*CHILD_KINDS, *OPTIONAL) if full else ()
+    if believed is not None:
+        kinds = tuple(kind for kind in kinds if kind not in STILL_KINDS)
     pods, found = await asyncio.gather(
         kube.list("Pod", namespace, labels),
         asyncio.gather(*(_children(kube, kind, namespace, labels) for kind in kinds)),
@@ -57,7 +63,7 @@ async def surroundings(kube: Kube, serving: Object, full: bool) -> Observation:
         workers=workers,
         pullers=pullers,
         ended=(*_of(naming.COMPONENT_ENGINE, ended), *_of(naming.COMPONENT_PLAIN, ended))[:MAX_DEATHS],
-        children=children if full else None,
+        children={**(believed or {}), **children} if full else None,
         missing_secrets=await _missing_secrets(kube, meta["name"], [*engines, *plain]),
         absent={kind: each for kind, each in zip(kinds, found, strict=True) if isinstance(each, Absence)},
     )
