@@ -17,7 +17,7 @@ from tests.cluster.bundles import accepted
 from tests.cluster.lives import Answer, Children
 from tests.harness.objects import Change
 from tests.walk.steps import BASES, Step, walks
-from tests.walk.walker import LostError, Object, Sight, Walker
+from tests.walk.walker import LostError, Object, Sight, Walker, unlikeness
 
 
 class Pretended:
@@ -100,6 +100,15 @@ def manifests(error: LostError) -> list[Any]:
 def test_nothing_is_lost_where_nothing_is_wrong() -> None:
     counts = walked(Pretended())
     assert all(counts[what] for what in ("valid", "refused", "not accepted", "gone back")), counts
+
+
+def test_a_job_is_compared_by_what_it_does_and_not_by_its_name() -> None:
+    def seen(digest: str, source: str) -> Sight:
+        job = {"metadata": {"name": f"the-serving-pull-{digest}", "namespace": "n"}, "spec": {"source": source}}
+        return Sight(serving({}, 1), {f"Job/the-serving-pull-{digest}": job})
+
+    assert unlikeness(seen("1", "a"), seen("2", "a")) == []
+    assert unlikeness(seen("1", "a"), seen("2", "b")) == [".Job/the-serving-pull.spec.source: a instead of b"]
 
 
 def test_a_change_that_is_not_made_is_found_and_made_small() -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from paceline_operator.modelcache import is_pulled
+from paceline_operator.plan import WORKLOAD_KINDS
 from tests.cluster.lives import Answer, Children, Key, Lives, looked_at
 from tests.cluster.operators import PATIENCE_SECONDS, Operator
 from tests.harness.controlplane import ControlPlane
@@ -64,6 +66,7 @@ class Land:
         self.lives = Lives(self.cluster, (self.here, self.afresh))
         self.servings = Shared(self.lives.servings)
         self.children = Shared(self.lives.children)
+        self.end_jobs = Shared(self.lives.end_jobs)
 
     def writes(self) -> int:
         """Of the operator, since it began; Leases left out."""
@@ -138,12 +141,26 @@ class RealGround:
         return True
 
     def _looked(self, key: Key) -> Sight:
+        found: list[Sight] = []
+
         def done() -> bool:
             serving = self.land.servings().get(key, {})
-            return bool(serving) and (looked_at(serving) or _failed(serving))
+            if serving and (looked_at(serving) or _failed(serving)):
+                sight = _sight(key, self.land.servings(), self.land.children())
+                found.extend([sight] if self._has_pulled(sight) else [])
+            return bool(found)
 
         assert self.soon(done), f"no whole pass over it\n{self.land.operator.daemon.tail()}"
-        return _sight(key, self.land.servings(), self.land.children())
+        return found[-1]
+
+    def _has_pulled(self, sight: Sight) -> bool:
+        """Whether the pre-pull Job, where there is one, is done, and what waits for it is there or was refused. Its
+        pods are ended here, for there is no kubelet."""
+        jobs = [item for key, item in sight.children.items() if key.startswith("Job/")]
+        if not all(map(is_pulled, jobs)):
+            self.land.end_jobs()
+            return False
+        return not jobs or sight.failed or any(key.partition("/")[0] in WORKLOAD_KINDS for key in sight.children)
 
 
 def _sight(key: Key, servings: dict[Key, dict[str, Any]], children: dict[Key, Children]) -> Sight:

@@ -63,7 +63,8 @@ class Ground(Protocol):
         """Make another with `spec`, to compare with."""
 
     def look(self) -> Sight:
-        """At the serving that walks, once a whole pass over its present spec is over, with or without success."""
+        """At the serving that walks, once a whole pass over its present spec is over, with or without success, and the
+        weights that pods wait for are there."""
 
     def look_at_fresh(self) -> Sight:
         """The same of the one to compare with."""
@@ -137,7 +138,8 @@ class Walker:
         now, fresh = ground.look(), ground.look_at_fresh()
         if fresh.failed:
             self.counts["failed"] += 1
-            assert now.failed, f"a fresh apply fails, this does not: {now.conditions['Progressing']}"
+            failed = ground.soon(lambda: ground.now().failed)  # where pods wait for weights, a pass later
+            assert failed, f"a fresh apply fails, this does not: {now.conditions['Progressing']}"
             return spec, self._back(spec, sight, kept=False)
         self.counts["valid"] += 1
         return wanted, self._like_fresh()
@@ -187,8 +189,16 @@ def unlikeness(here: Sight, fresh: Sight) -> list[str]:
 
 
 def _counted(children: Children) -> Children:
-    """Without stored templates, whose names are digests of what the workloads show."""
-    return {key: item for key, item in children.items() if not key.startswith("ControllerRevision/")}
+    """Without stored templates, and without the digest in a Job's name: it is of what workloads, or the Job, show, the
+    serving's own name included."""
+    return dict(_undigested(*each) for each in children.items() if not each[0].startswith("ControllerRevision/"))
+
+
+def _undigested(key: str, item: Object) -> tuple[str, Object]:
+    if not key.startswith("Job/"):
+        return key, item
+    meta = item["metadata"]
+    return key.rpartition("-")[0], {**item, "metadata": {**meta, "name": meta["name"].rpartition("-")[0]}}
 
 
 def _loosened(item: Object) -> Object:
