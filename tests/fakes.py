@@ -44,6 +44,8 @@ class FakeKube:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.writes: list[tuple[str, str, str]] = []
         self.reads = 0
+        self.listed: list[str] = []
+        """Kinds."""
         self.refuse: dict[tuple[str, str], KubeError] = {}
         self.logs: dict[str, str] = {}
         """Of a pod's engine that ended."""
@@ -78,6 +80,7 @@ class FakeKube:
 
     async def list(self, kind: str, namespace: str, labels: Mapping[str, str], fields: str = "") -> list[Object]:
         self._answer("LIST", kind)
+        self.listed.append(kind)
         found = [body for (k, ns, _), body in self.objects.items() if (k, ns) == (kind, namespace)]
         wanted = dict(part.split("=", 1) for part in fields.split(",") if part)
         if uid := wanted.get("involvedObject.uid"):

@@ -1,4 +1,4 @@
-"""Passes of the tuner where nothing comes or goes: they read engines alone, for a minute at most."""
+"""Passes of the tuner where nothing comes or goes: they read engines alone, for two minutes at most."""
 
 from __future__ import annotations
 
