@@ -28,6 +28,7 @@ TOOLS = {
     "pre-commit": "the hook",
     "pytest": "make test",
     "pytest-asyncio": "pyproject.toml: asyncio_mode",
+    "pytest-xdist": "make test",
     "types-pyyaml": "mypy",
     "types-jsonschema": "mypy",
     "mkdocs-material": "mkdocs.yml: theme",
