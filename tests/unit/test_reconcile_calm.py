@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from paceline_operator import naming
+from paceline_operator import naming, verdicts
 from paceline_operator.api.conditions import Reason
-from paceline_operator.calm import LIVE_SECONDS
+from paceline_operator.api.status import PodStatus, ServingStatus, TableRow, Tier
+from paceline_operator.calm import LIVE_SECONDS, WAIT_SECONDS, minor
 from paceline_operator.clients.kube import UnavailableError
 from tests.world import SPEC, World
 
@@ -96,3 +97,50 @@ async def test_status_that_could_not_be_written_is_written_after_a_look(quiet: W
     quiet.kube.refuse.clear()
     assert await read_in(quiet) >= 2
     assert quiet.condition("MetricsAvailable")[0] == "False"
+
+
+TOLD = ServingStatus(
+    policy_generation=3,
+    acknowledged_pods=1,
+    table=[TableRow(from_requests=1, k=2)],
+    pods=[PodStatus(name="demo-1", tier=Tier.LIVE, generation=3)],
+)
+NEWER = {"policy_generation": 4, "pods": [TOLD.pods[0].model_copy(update={"generation": 4})]}
+
+
+@pytest.mark.parametrize(
+    ("change", "waits"),
+    [
+        (NEWER, True),
+        ({"ratio_to_k0_permille": 1200}, True),
+        ({**NEWER, "table": [TableRow(from_requests=1, k=3)]}, False),
+        ({**NEWER, "acknowledged_pods": 0}, False),
+        ({"pods": [TOLD.pods[0].model_copy(update={"message": "it is down"})]}, False),
+        ({"pods": []}, False),
+        ({"load_requests": 8}, False),
+    ],
+)
+def test_generations_of_the_same_table_and_numbers_wait(change: dict[str, Any], waits: bool) -> None:
+    assert minor(TOLD, TOLD.model_copy(update=change)) is waits
+    assert not minor(ServingStatus(), ServingStatus(policy_generation=1)), "the first table"
+
+
+async def test_what_waits_is_written_after_a_while_or_with_other_news_and_once(quiet: World) -> None:
+    memory, waiting = quiet.serving._memory, WAIT_SECONDS - 10
+    assert quiet.status["policyGeneration"] > 0
+    for news in (False, True):
+        stored = verdicts.status_of(quiet.kube.find(naming.KIND_SERVING, "demo"), ServingStatus)
+        newer = stored.policy_generation + 1
+        memory.unsaved = stored.model_copy(update={"policy_generation": newer})
+        await read_in(quiet)
+        assert memory.unsaved is None
+        if news:
+            quiet.engines.failures["demo-1"] = Reason.POD_NOT_ANSWERING
+        else:
+            await read_in(quiet, waiting)
+            assert quiet.writes() == []
+        await read_in(quiet)
+        assert quiet.writes() == [("STATUS", naming.KIND_SERVING)]
+        assert quiet.status["policyGeneration"] == newer
+        await read_in(quiet)
+        assert quiet.writes() == []
