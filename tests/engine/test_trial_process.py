@@ -234,6 +234,7 @@ def test_killed_it_leaves_results_and_the_next_run_goes_on(runs: Runs) -> None:
     assert after["serving"].windows[0] == before["serving"].windows[0]
     assert after["baseline"].methods.load["resumed"]
     assert "resumed" not in before["baseline"].methods.load
+    assert Counter(one.length for one in after["serving"].lengths)[1.01] == 3, "the killed engine's log is told once"
 
 
 def test_it_waits_for_the_memory_and_names_who_holds_it(runs: Runs) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,11 @@ class Folder:
         self._write(
             f"{result.variant}.json", (result.model_dump_json(indent=1, exclude_defaults=False) + "\n").encode()
         )
+
+    def log(self, name: str) -> Path:
+        """A new one, for an engine: what an earlier one wrote is not told again as this one's."""
+        places = (self.logs / f"{name}{again}.log" for again in chain([""], (f"-{number}" for number in count(2))))
+        return next(place for place in places if not place.exists())
 
     def _write(self, name: str, content: bytes) -> None:
         part = self.path / f".{name}.part"

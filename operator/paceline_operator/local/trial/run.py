@@ -166,7 +166,7 @@ class Run:
                 await self._stop(visit.variant)
 
     async def _start(self, name: str, round_: int) -> Engine:
-        log = self._folder.logs / f"{name}-{round_ + 1}.log"
+        log = self._folder.log(f"{name}-{round_ + 1}")
         self._earlier[name] = self._results[name]
         engine = self._engines[name] = Engine(
             self._given.serving, self._variants[name], log, self._options.port, self._clock
