@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.protocol import LOAD_EDGES, MAX_K
-from paceline_operator.tuning.goodput import Scores, goodput
+from paceline_operator.tuning.goodput import Board, Scores, goodput
 from paceline_operator.tuning.load import buckets_of
 from paceline_operator.tuning.prior import boot_table
-from paceline_operator.tuning.solve import between, choose, table
+from paceline_operator.tuning.solve import LEAST_ERRORS, OFF_FAVOUR, between, choose, off_allowance, table
 
 LADDER = (5, 3, 2, 1, 0)
 
@@ -145,8 +146,9 @@ def test_a_choice_is_a_known_k_that_gains_more_than_its_band(
     choice = choose(scores(tokens, error, tuple(known)), incumbent, min_gain, restless, limit)
     assert choice.k == incumbent or choice.k in known
     if choice.k != incumbent and not choice.limited:
-        assert choice.gain > choice.band >= (min_gain if choice.k else 0)
-        assert tokens[choice.k] > tokens[incumbent]
+        least = min_gain if choice.k else -OFF_FAVOUR * min_gain
+        assert choice.gain > choice.band >= least
+        assert tokens[choice.k] > tokens[incumbent] * (1 + min(0.0, least))
 
 
 def test_the_table_follows_decisions_and_bounds_its_neighbours() -> None:
@@ -187,3 +189,25 @@ def test_a_table_is_whole_and_falls_except_where_it_was_measured_not_to(
     ks = [reachable[load] for load in sorted(reachable)]
     if adopted is None and all(a >= b for a, b in pairwise(ks)):
         assert all(a >= b for a, b in pairwise(dense[1:]))
+
+
+def test_of_two_that_are_nearly_equal_the_one_that_drafts_nothing_is_taken() -> None:
+    """And once taken it stays: what is better by less than the tie band is no reason to leave it."""
+    nearly = scores({5: 80.0, 3: 90.0, 2: 95.0, 1: 100.3, 0: 100.0}, error=0.003)
+    assert choose(nearly, 1, 0.01).k == 0
+    assert choose(nearly, 0, 0.01).k == 0
+    better = scores({5: 80.0, 3: 90.0, 2: 95.0, 1: 101.0, 0: 100.0}, error=0.003)
+    assert choose(better, 1, 0.01).k == 1
+    # The quick look before it lets both through, and no load of which nothing is close.
+    assert board(nearly).stirred({8: 1}, LEAST_ERRORS, off_allowance(0.01)) == {8}
+    assert board(nearly).stirred({8: 0}, LEAST_ERRORS, off_allowance(0.01)) == set()
+    clear = scores({5: 80.0, 3: 90.0, 2: 95.0, 1: 110.0, 0: 100.0}, error=0.003)
+    assert board(clear).stirred({8: 1}, LEAST_ERRORS, off_allowance(0.01)) == set()
+
+
+def board(at: Scores) -> Board:
+    """The scores of one load as those of several."""
+    stacked: dict[str, Any] = {
+        name: np.asarray([value]) for name, value in at._asdict().items() if name not in ("load", "told")
+    }
+    return Board(**stacked | {"loads": (at.load,), "ladder": at.ladder, "told": at.told})

@@ -109,14 +109,18 @@ class Board(NamedTuple):
             told=self.told,
         )
 
-    def stirred(self, incumbents: Mapping[int, int], errors: float) -> set[int]:
-        """Loads of `incumbents` (load -> k) where another known k is better by more than `errors` standard errors."""
+    def stirred(self, incumbents: Mapping[int, int], errors: float, allowance: float = 0.0) -> set[int]:
+        """Loads of `incumbents` (load -> k) where another known k is better by more than `errors` standard errors, k=0
+        by `allowance` less."""
         positions = places(self.ladder)
         rows = [(row, load, positions[incumbents[load]]) for row, load in enumerate(self.loads) if load in incumbents]
         found = set[int]()
+        zero = positions.get(0, -1)
         for row, load, column in rows:
             log = self.log_goodput[row].tolist()
             least = log[column]
+            if zero >= 0 and zero != column:
+                log[zero] += allowance
             known = self.known[row].tolist()
             better = [at for at, one in enumerate(log) if one > least and known[at]]
             if not better:

@@ -11,7 +11,7 @@ from paceline_operator.tuning.baseline import THIN_WINDOWS, Running, bounds
 from paceline_operator.tuning.goodput import Scores, goodput
 from paceline_operator.tuning.guard import Ttft
 from paceline_operator.tuning.model import BucketView, Interval, Settings
-from paceline_operator.tuning.solve import CONFIRMATIONS, Choice, choose
+from paceline_operator.tuning.solve import CONFIRMATIONS, STANDARD_ERRORS, Choice, choose
 from paceline_operator.tuning.values import amended
 
 SURE_BANDS = 2.0
@@ -158,8 +158,8 @@ def dragged(move: Move, load: int, from_k: int, to_k: int) -> str:
 def _blame(past: Decided, scores: Scores, choice: Choice, decided_before: bool) -> Reason:
     """Counterfactuals: would the move still pay with the old acceptance, or with the old cost?
 
-    Where both are the old ones still, the k that the load was first observed with was a wrong guess, and it took until
-    now to be sure. `decided_before`: that k was no guess, but decided by an earlier process.
+    Where both are the old ones still, as far as one can tell, the k that the load was first observed with was a wrong
+    guess, and it took until now to be sure. `decided_before`: that k was no guess, but decided by an earlier process.
     """
     if choice.limited:
         return Reason.TPOT_LIMIT
@@ -167,7 +167,10 @@ def _blame(past: Decided, scores: Scores, choice: Choice, decided_before: bool) 
     length_then, length_now = (float(log[new] - log[old]) for log in (past.log_length, scores.log_length))
     step_then, step_now = (float(log[new] - log[old]) for log in (past.log_step, scores.log_step))
     untouched = not decided_before and past.reason is Reason.INCUMBENT and not past.turned
-    if untouched and (past.windows < FIRST_WINDOWS or length_then > step_then):
+    gain, error = scores.gain(choice.k, past.k)
+    # What was known then was known less well than now.
+    same = abs(gain - (length_then - step_then)) <= 2 * STANDARD_ERRORS * error
+    if untouched and (past.windows < FIRST_WINDOWS or length_then > step_then or same):
         return Reason.LOAD
     by_cost, by_acceptance = length_then - step_now > 0, length_now - step_then > 0
     if by_cost != by_acceptance:

@@ -91,7 +91,8 @@ def _stirred(settings: Settings, decided: Mapping[int, Decided], scores: Board, 
     loads = [load for load in scores.loads if load in decided]
     if turned or settings.tpot_limit_seconds is not None:
         return loads
-    stirred = scores.stirred({load: decided[load].k for load in loads}, solve.LEAST_ERRORS)
+    allowance = solve.off_allowance(settings.min_gain)
+    stirred = scores.stirred({load: decided[load].k for load in loads}, solve.LEAST_ERRORS, allowance)
     return [
         load
         for load in loads

@@ -12,7 +12,10 @@ from paceline_operator.tuning.goodput import Scores
 
 STANDARD_ERRORS = 2.0
 LEAST_ERRORS = 1.0
-"""No band is narrower."""
+"""No band is narrower, but to k=0."""
+OFF_FAVOUR = 0.5
+"""Of min_gain, that k=0 may be believed to give less than the incumbent and still be taken: such a difference takes
+hours to find, in which half of such ties would be below the baseline."""
 CONFIRMATIONS = 2
 """Windows in a row that must ask for the same move."""
 
@@ -40,7 +43,7 @@ def choose(
 ) -> Choice:
     """The best known k at a load, or the incumbent where the best is not better by more than the tie band.
 
-    The band is max(min_gain, two standard errors of the difference), to k=0 one less `min_gain`; `restless`, the recent
+    The band is max(min_gain, two standard errors of the difference), to k=0 less (_band); `restless`, the recent
     changes here (decaying), widens it, so that noise cannot make a cell flap. `limit_seconds` (time per output token)
     removes candidates; where it removes all, the fastest stays a candidate. Of several that are better, one within
     `bounds` (what the neighbouring loads have) is taken where that costs less than the noise, and k=0 where the best is
@@ -72,11 +75,16 @@ def choose(
 
 
 def _band(error: float, min_gain: float, restless: float, *, off: bool) -> float:
-    """The gain that a move must exceed. To k=0 it is narrower: of two ks that may be equal, the one that drafts nothing
-    is never below the baseline."""
+    """The gain that a move must exceed. To k=0 it is narrower, and may be a loss: of two ks that are nearly equal, the
+    one that drafts nothing is never below the baseline."""
     if off:
-        return max(0.0, math.expm1((LEAST_ERRORS + restless / 2) * error) - min_gain)
+        return max(-OFF_FAVOUR * min_gain, math.expm1((LEAST_ERRORS + restless / 2) * error) - off_allowance(min_gain))
     return max(min_gain + min_gain * restless, math.expm1((STANDARD_ERRORS + restless / 2) * error))
+
+
+def off_allowance(min_gain: float) -> float:
+    """By how much less than a standard error k=0 must gain."""
+    return (1 + OFF_FAVOUR) * min_gain
 
 
 def table(base: Sequence[int], decided: Mapping[int, int], loads: Sequence[int]) -> tuple[int, ...]:
