@@ -191,6 +191,20 @@ REFUSED = [
         "exactly one source",
     ),
     (
+        "random and recorded lengths",
+        EXPERIMENT,
+        {"load": {"prompts": {"lengths": {"name": "a", "key": "b"}}}},
+        "spec.load.prompts",
+        "exactly one source of prompts: random, lengths",
+    ),
+    (
+        "more talks than requests",
+        EXPERIMENT,
+        {"load": {"multiTurnPercent": 101}},
+        "spec.load.multiTurnPercent",
+        "less than or equal to 100",
+    ),
+    (
         "a variant that changes two things",
         EXPERIMENT,
         {"variants": [{"name": "a", "change": {"maxTokens": 3, "enforceEager": True}}]},
