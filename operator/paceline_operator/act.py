@@ -144,11 +144,11 @@ def as_json(status: ApiModel) -> Object:
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-async def write_status(kube: Kube, raw: Object, status: ApiModel) -> Object:
-    """Write `status` where it differs from what `raw` has. Returns it as JSON."""
+async def write_status(kube: Kube, raw: Object, status: ApiModel) -> Object | None:
+    """Write `status` where it differs from what `raw` has. Returns the object as it is then; None: nothing differed."""
     wanted = as_json(status)
     if wanted == (raw.get("status") or {}):
-        return wanted
+        return None
     meta = raw["metadata"]
     body = {
         "apiVersion": naming.API_VERSION,
@@ -157,8 +157,7 @@ async def write_status(kube: Kube, raw: Object, status: ApiModel) -> Object:
         "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
         "status": wanted,
     }
-    await kube.apply(body, "status")
-    return wanted
+    return await kube.apply(body, "status")
 
 
 async def post(kube: Kube, serving: Object, news: Sequence[events.Event], now_rfc3339: str) -> None:

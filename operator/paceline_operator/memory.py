@@ -20,6 +20,7 @@ from paceline_operator.firsttokens import FirstTokens
 from paceline_operator.history import Absence, Load
 from paceline_operator.history.own import Own
 from paceline_operator.history.question import Question
+from paceline_operator.newest import Newest
 from paceline_operator.plan import Applied, ChildKey
 from paceline_operator.profiling.prior import Absent
 from paceline_operator.proposing import Plain
@@ -72,6 +73,8 @@ class Remembered:
     """Children that need not be listed again while nothing is told of them."""
     waiting: tuple[float, ServingStatus] | None = None
     """Status that differs from the stored one by what may wait (calm.minor), and since when (monotonic)."""
+    newest: Newest = field(default_factory=Newest)
+    """What of the object was written last: older views are not believed."""
     unsaved: ServingStatus | None = None
     """Status that could not be written: the decisions in it must not be lost."""
     in_force: SpeculativeServing | None = None

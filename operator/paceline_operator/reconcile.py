@@ -65,6 +65,8 @@ class ServingPass:
             return Result()  # children go by their owner references
         if meta["uid"] != self._memory.uid:
             self._memory = Remembered(uid=meta["uid"])
+        if not known:
+            self._memory.newest.check(raw, now)
         stored = known.status if known else verdicts.status_of(raw, ServingStatus)
         full = full or due or self._memory.generation != meta["generation"]
         waiting = self._memory.waiting[1] if self._memory.waiting else None
@@ -181,8 +183,8 @@ class ServingPass:
             return
         await self._tell(draft, draft.report.events)
         status = draft.previous.model_copy(update={"rollout": draft.fields["rollout"]})
-        draft.raw = {**draft.raw, "status": await act.write_status(self._hands.kube, draft.raw, status)}
-        draft.stored = status
+        await self._write(draft.raw, status)
+        draft.raw, draft.stored = {**draft.raw, "status": act.as_json(status)}, status
 
     async def _tell(self, draft: Draft, news: Sequence[events.Event]) -> None:
         clock = self._hands.clock
@@ -210,8 +212,12 @@ class ServingPass:
             return
         if live or status != draft.stored:
             raw = draft.raw if live else {**draft.raw, "status": act.as_json(draft.stored)}
-            await act.write_status(self._hands.kube, raw, status)
+            await self._write(raw, status)
         memory.unsaved, draft.stored = None, status
+
+    async def _write(self, raw: Object, status: ServingStatus) -> None:
+        if (written := await act.write_status(self._hands.kube, raw, status)) is not None:
+            self._memory.newest.wrote(written)
 
     def _may_wait(self, stored: ServingStatus, status: ServingStatus) -> bool:
         """Whether the difference is one that is written a little later, if nothing else is until then."""

@@ -66,6 +66,7 @@ class Scene:
         """Faults are over."""
         self.proxy.rule = lambda _: None
         self.proxy.lines = lambda event: [(0.0, event)]
+        self.proxy.answers = lambda _, answer: answer
 
     def apply(self, namespace: str, specs: dict[str, Change]) -> None:
         """Create or replace."""

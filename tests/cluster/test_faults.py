@@ -16,7 +16,7 @@ from paceline_operator import naming
 from paceline_operator.plan import CHILD_KINDS
 from tests.cluster.audited import AuditedPlane
 from tests.cluster.operators import PATIENCE_SECONDS, Object, Place, wait_for_leader
-from tests.cluster.proxy import Event, Fault, Request
+from tests.cluster.proxy import Answer, Event, Fault, Request
 from tests.cluster.scene import BOOT, CUT_SECONDS, FAR, FRESH, HERE, HOME, LIVE, SCALED, SMALL, Cut, Scene
 from tests.harness.processes import wait_until
 
@@ -135,6 +135,39 @@ def test_reading_that_fails_changes_nothing_until_it_works(scene: Scene, cut: Cu
     assert len(failed) == 3
     scene.like_fresh({"blind": LIVE})
     assert scene.with_pods(["blind"]) == before
+
+
+def test_by_a_view_that_is_older_than_its_own_write_nothing_is_decided(scene: Scene, cut: Cut) -> None:
+    place = Place(scene.plane, HERE)
+    path = place.path(naming.KIND_SERVING, "behind")
+    scene.apply(HERE, {"behind": SMALL})
+    scene.settled(HERE, ["behind"])
+    old = scene.plane.get(path)
+    scene.apply(HERE, {"behind": SCALED})
+    scene.settled(HERE, ["behind"])
+    asked = []
+
+    def answers(request: Request, answer: Answer) -> Answer:
+        if request.writes or request.target.partition("?")[0] != path:
+            return answer
+        asked.append(request)
+        return 200, old.encode()
+
+    def seen() -> tuple[Object, dict[str, str]]:
+        children = {key: version for key, version in place.children().items() if "/behind" in key}
+        return (place.get(naming.KIND_SERVING, "behind") or {})["status"], children
+
+    scene.proxy.answers = answers
+    place.patch(naming.KIND_SERVING, "behind", {"metadata": {"annotations": {"someone": "was here"}}})
+    place.wait("it to look", lambda: asked)  # and be done with what it looked at before
+    before = seen()
+    place.wait("it to look three times", lambda: len(asked) >= 3)
+    assert "OldView" in scene.operator.log()
+    assert seen() == before
+    scene.quiet()
+    scene.apply(HERE, {"behind": LIVE})
+    scene.settled(HERE, ["behind"])
+    scene.like_fresh({"behind": LIVE})
 
 
 def _about(event: Event, name: str) -> bool:
