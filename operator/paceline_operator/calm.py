@@ -76,9 +76,21 @@ def calm(
         return None
     bare = {name: value for name, value in raw.items() if name != "status"}
     kept = replace(look, pods=(), plain=(), workers=(), ended=(), children=None, absent={}, pulls={})
-    told = [list(map(_trimmed, some)) for some in (look.pods, look.plain, look.workers, look.ended)]
+    told = [list(map(_seen, some)) for some in (look.pods, look.plain, look.workers, look.ended)]
     packed = zlib.compress(json.dumps(told, separators=(",", ":")).encode(), level=1)
     return Calm(_trimmed(bare), status, kept, packed, read_at)
+
+
+def _seen(pod: Object) -> Object:
+    """What passes over engines read of a pod: of its spec the command lines, the Secrets that it mounts, its node."""
+    spec = pod.get("spec") or {}
+    containers = [
+        {name: value for name, value in one.items() if name in ("name", "command", "args")}
+        for one in spec.get("containers") or []
+    ]
+    volumes = [one for one in spec.get("volumes") or [] if one.get("secret")]
+    kept = {"nodeName": spec.get("nodeName"), "containers": containers, "volumes": volumes}
+    return _trimmed({**pod, "spec": {name: value for name, value in kept.items() if value}})
 
 
 def _trimmed(body: Object) -> Object:
