@@ -1,5 +1,5 @@
 """That nothing is decided by a view of an object that is older than this process's own last write of its status, for
-status is written over what was read: the decisions of that write would be lost from it.
+status is written over what was read: the decisions of that write would be lost from it. Pure.
 
 An API server that answers from etcd shows no such view; one over a replica that is behind, or a proxy, may. Versions of
 one object are numbers that grow with each write of it (https://kep.k8s.io/5504): where they are none, nothing can be
@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from paceline_operator.clients.kube import UnavailableError
 
 Raw = Mapping[str, Any]
 BELIEVED_SECONDS = 60.0
@@ -32,19 +30,17 @@ class Newest:
         """`raw`: what the API server answered to a write."""
         self._written, self._behind_since = _version(raw), None
 
-    def check(self, raw: Raw, now: float) -> None:
-        """Raises an UnavailableError where `raw`, just read, is older: to be read again soon."""
+    def why_old(self, raw: Raw, now: float) -> str:
+        """Why `raw`, just read, is to be read again; empty: it is not older."""
         version = _version(raw)
         if version is None or self._written is None or version >= self._written:
             self._behind_since = None
-            return
+            return ""
         since = self._behind_since = now if self._behind_since is None else self._behind_since
         if now - since >= BELIEVED_SECONDS:
             self._written = self._behind_since = None
-            return
-        meta = raw["metadata"]
-        text = f"{meta['namespace']}/{meta['name']} was read at version {version}, and written at {self._written}"
-        raise UnavailableError(0, "OldView", f"{text}: not decided by, the API server is behind")
+            return ""
+        return f"read at version {version}, and written at {self._written}: the API server is behind"
 
 
 def _version(raw: Raw) -> int | None:

@@ -13,7 +13,7 @@ from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.beheld import beheld
 from paceline_operator.calm import WAIT_SECONDS, calm, minor
-from paceline_operator.clients.kube import ForbiddenError, Object
+from paceline_operator.clients.kube import ForbiddenError, Object, UnavailableError
 from paceline_operator.clock import rfc3339
 from paceline_operator.draft import Draft, Hands
 from paceline_operator.exported import ENGINES
@@ -65,8 +65,8 @@ class ServingPass:
             return Result()  # children go by their owner references
         if meta["uid"] != self._memory.uid:
             self._memory = Remembered(uid=meta["uid"])
-        if not known:
-            self._memory.newest.check(raw, now)
+        if not known and (why := self._memory.newest.why_old(raw, now)):
+            raise UnavailableError(0, "OldView", f"{self._namespace}/{self._name} was {why}")
         stored = known.status if known else verdicts.status_of(raw, ServingStatus)
         full = full or due or self._memory.generation != meta["generation"]
         waiting = self._memory.waiting[1] if self._memory.waiting else None

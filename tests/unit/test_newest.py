@@ -21,11 +21,7 @@ def raw(version: Any) -> dict[str, Any]:
 
 
 def is_old(newest: Newest, version: Any, now: float = 0.0) -> bool:
-    try:
-        newest.check(raw(version), now)
-    except UnavailableError:
-        return True
-    return False
+    return bool(newest.why_old(raw(version), now))
 
 
 @given(st.integers(1, 10**30), st.integers(1, 10**30))
