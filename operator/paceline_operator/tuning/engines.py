@@ -203,20 +203,24 @@ def _failure(engine: Engine, silent: float, pushed: int) -> tuple[Reason | None,
 
 def _plausible(samples: Samples) -> bool:
     """Whether the arithmetic can bear the numbers: no count or time beyond what any engine reaches."""
-    if max(samples.gauges.running, samples.to_seconds) > LARGEST:
+    if samples.gauges.running > LARGEST or samples.to_seconds > LARGEST:
         return False
     for cell in samples.cells:
         steps, seconds, request_steps, bins = cell.steps, cell.seconds, cell.request_steps, cell.histogram
         if 0 < seconds < SHORTEST_STEP_SECONDS * steps or (steps and cell.first_tokens >= request_steps):
             return False
-        if max(steps, request_steps, seconds, cell.seconds_squared, cell.prompt_tokens, cell.emitted) > LARGEST:
+        if steps > LARGEST or request_steps > LARGEST or seconds > LARGEST or cell.seconds_squared > LARGEST:
+            return False
+        if cell.prompt_tokens > LARGEST or cell.emitted > LARGEST:
             return False
         if bins and not (min(bins) >= 0 and max(bins) <= LARGEST_BIN and max(bins.values()) <= LARGEST):
             return False
     for fate in samples.acceptance:
-        if min(fate.accepted, default=0) < 0 or len(fate.accepted) > MAX_K:
+        if fate.request_steps > LARGEST or fate.drafts > LARGEST or len(fate.accepted) > MAX_K:
             return False
-        if max(fate.request_steps, fate.drafts, *fate.drafted, *fate.accepted) > LARGEST:
+        if fate.accepted and (min(fate.accepted) < 0 or max(fate.accepted) > LARGEST):
+            return False
+        if fate.drafted and max(fate.drafted) > LARGEST:
             return False
     return True
 

@@ -97,16 +97,19 @@ def wish(
     probed = set(current.ks) if current else set()
     good: set[int] = set()
     better: set[int] = set()
-    losses: dict[int, float] = {}
-    slow: dict[int, float] = {}
+    losses = dict.fromkeys(ladder, 0.0)
+    slow = dict.fromkeys(ladder, 1.0)
+    least, limit = math.log1p(settings.min_gain), math.log(BAD_RATIO)
     for one in present:
         for k, gain, error, ratio in zip(ladder, one.gains, one.errors, one.slow, strict=False):
-            best = gain + (Z95 + LEAVING * (k in probed)) * error
-            losses[k] = max(losses.get(k, 0.0), -math.expm1(min(gain, 0.0)) * ratio)
-            slow[k] = max(slow.get(k, 1.0), ratio)
-            if k != one.in_force and best > (math.log1p(settings.min_gain) if k else 0.0):
+            best = gain + (Z95 + LEAVING if k in probed else Z95) * error
+            if gain < 0 and (lost := -math.expm1(gain) * ratio) > losses[k]:
+                losses[k] = lost
+            if ratio > slow[k]:
+                slow[k] = ratio
+            if k != one.in_force and best > (least if k else 0.0):
                 better.add(k)
-            if best > math.log(BAD_RATIO):
+            if best > limit:
                 good.add(k)
     burst = LENGTH * max(one.step for one in present)
     if missing := [k for k in ladder if k in missing and k not in only]:
@@ -118,9 +121,11 @@ def wish(
     if room.full:
         better = {k for k in better if k <= max(in_force)}
     kept = better or (set() if room.queued else good | alive)
-    costs = {k: min(RARE_SECONDS, burst * losses.get(k, 0.0) / SETTLED_LOSS) for k in ladder}
-    ages = _waited(ages, bad, now)
-    rests = {k: KEEP_ALIVE_SECONDS if k in good else _rest(k, age, bad, now) for k, age in ages.items()}
+    costs = {k: min(RARE_SECONDS, burst * losses[k] / SETTLED_LOSS) for k in ladder}
+    since = _since(bad)
+    # Of a k that was never measured, the time since it was found hopeless.
+    ages = {k: now - since[k] if math.isinf(age) and k in since else age for k, age in ages.items()}
+    rests = {k: KEEP_ALIVE_SECONDS if k in good else _rest(age, since.get(k), now) for k, age in ages.items()}
     # At k=0 the smallest other k tells when the rest are to be measured anew.
     rests |= {k: RARE_SECONDS for k in rests if 0 in in_force and k not in good | alive}
     stale = {k for k, age in ages.items() if age > max(rests[k], costs[k])}
@@ -134,15 +139,15 @@ def wish(
         return None, False
     share = _of_time(share, ks, slow)
     if better and thin and 0 in ks and not {0} & (kept | due.keys()):
-        ks = _seldom_off(ks, share * losses.get(0, 0.0))
+        ks = _seldom_off(ks, share * losses[0])
     if not better:
-        lost, most = sum(losses.get(k, 0.0) for k in ks) / len(ks), OFF_LOSS if 0 in in_force else SETTLED_LOSS
+        lost, most = sum(losses[k] for k in ks) / len(ks), OFF_LOSS if 0 in in_force else SETTLED_LOSS
         rare = share * 0.5 ** max(0, math.ceil(math.log2(max(lost, 1e-6) * share / most)))
         rest = math.inf
         if thin or due:
             rest = BASELINE_SECONDS if thin else max(BASELINE_SECONDS, OVERDUE_SHARE * min(due.values()))
         elif 0 in in_force:
-            rest = _alive(present, ladder, burst * max(losses.get(k, 0.0) for k in ks))
+            rest = _alive(present, ladder, burst * max(losses[k] for k in ks))
         passes = max(1.0, rest / settings.interval_seconds)
         share = min(share, max(rare, LENGTH / (pace * passes))) if pace > 0 else rare
     wanted = _bursts(ks, share)
@@ -173,12 +178,13 @@ def _seldom_off(ks: Sequence[int], lost: float) -> list[int]:
     return others * min(max(1, rounds), (MAX_K - 1) // len(others)) + [0]
 
 
-def _waited(ages: Mapping[int, float], bad: Quarantine, now: float) -> dict[int, float]:
-    """`ages`, but of a k that was never measured the time since it was found hopeless."""
-    since: dict[int, float] = {}
+def _since(bad: Quarantine) -> dict[int, float]:
+    """When each bad k was found so last, at any load."""
+    found: dict[int, float] = {}
     for (_, k), at in bad.items():
-        since[k] = max(at, since.get(k, at))
-    return {k: now - since[k] if math.isinf(age) and k in since else age for k, age in ages.items()}
+        if k not in found or at > found[k]:
+            found[k] = at
+    return found
 
 
 def _alive(present: Sequence[Look], ladder: Sequence[int], lost: float) -> float:
@@ -198,14 +204,17 @@ def _of_time(share: float, ks: Sequence[int], slow: Mapping[int, float]) -> floa
 
 def _nearest(present: Sequence[Look], bad: Quarantine) -> set[int]:
     """Of each load that is there, the bad k that is nearest to the one in force."""
-    found = ([k for load, k in bad if load == one.load] for one in present)
-    return {min(ks, key=lambda k: abs(k - one.in_force)) for ks, one in zip(found, present, strict=True) if ks}
+    found = set[int]()
+    for one in present:
+        ks = [k for load, k in bad if load == one.load]
+        if ks:
+            found.add(min(ks, key=lambda k: abs(k - one.in_force)))
+    return found
 
 
-def _rest(k: int, age: float, bad: Quarantine, now: float) -> float:
+def _rest(age: float, since: float | None, now: float) -> float:
     """Seconds that a bad k rests between two bursts: as long as it had been bad when it was seen last."""
-    since = [at for (_, one), at in bad.items() if one == k]
-    return min(RARE_SECONDS, max(KEEP_ALIVE_SECONDS, now - age - max(since))) if since else KEEP_ALIVE_SECONDS
+    return KEEP_ALIVE_SECONDS if since is None else min(RARE_SECONDS, max(KEEP_ALIVE_SECONDS, now - age - since))
 
 
 def share_of(bursts: Probe) -> float:

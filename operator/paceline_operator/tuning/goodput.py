@@ -112,25 +112,20 @@ class Board(NamedTuple):
     def stirred(self, incumbents: Mapping[int, int], errors: float, allowance: float = 0.0) -> set[int]:
         """Loads of `incumbents` (load -> k) where another known k is better by more than `errors` standard errors, k=0
         by `allowance` less."""
-        positions = places(self.ladder)
-        rows = [(row, load, positions[incumbents[load]]) for row, load in enumerate(self.loads) if load in incumbents]
-        found = set[int]()
-        zero = positions.get(0, -1)
-        for row, load, column in rows:
-            log = self.log_goodput[row].tolist()
-            least = log[column]
-            if zero >= 0 and zero != column:
-                log[zero] += allowance
-            known = self.known[row].tolist()
-            better = [at for at, one in enumerate(log) if one > least and known[at]]
-            if not better:
+        positions, found = places(self.ladder), set[int]()
+        zero, logs, known = positions.get(0), self.log_goodput.tolist(), self.known.tolist()
+        for row, load in enumerate(self.loads):
+            if load not in incumbents:
                 continue
-            shared, covariance = self.covariance[row, column].tolist(), self.covariance[row]
-            for at in better:
-                variance = float(covariance[at, at]) + shared[column] - 2 * shared[at]
-                if log[at] - least > errors * math.sqrt(max(variance, 0.0)):
-                    found.add(load)
-                    break
+            own, covariance = positions[incumbents[load]], self.covariance[row].item
+            least = logs[row][own]
+            for at, log in enumerate(logs[row]):
+                ahead = (log + allowance if at == zero != own else log) - least
+                if ahead > 0 and known[row][at]:
+                    variance = covariance(at, at) + covariance(own, own) - 2 * covariance(own, at)
+                    if ahead > errors * math.sqrt(max(variance, 0.0)):
+                        found.add(load)
+                        break
         return found
 
 

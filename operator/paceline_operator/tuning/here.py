@@ -15,6 +15,7 @@ from paceline_operator.tuning.goodput import Board, Scores
 from paceline_operator.tuning.intake import News
 from paceline_operator.tuning.model import Settings
 from paceline_operator.tuning.state import TunerState
+from paceline_operator.tuning.timing import places
 from paceline_operator.tuning.values import amended
 
 PRESENT_SHARE = 0.15
@@ -106,11 +107,11 @@ def ttft(settings: Settings, state: TunerState, fleet: Fleet) -> TunerState:
 
 def booked(state: TunerState, scores: Board, news: News, seconds: float) -> TunerState:
     """What exploration of this pass cost."""
-    at = {load: scores.at(load) for load in scores.loads if load in state.load.shares}
+    columns = places(scores.ladder)
     goodput = {
-        load: math.exp(min(float(one.log_goodput[one.ladder.index(k)]), 50.0))
-        for load, one in at.items()
-        if (k := state.table[load]) in one.ladder
+        load: math.exp(min(float(scores.log_goodput[row, columns[k]]), 50.0))
+        for row, load in enumerate(scores.loads)
+        if load in state.load.shares and (k := state.table[load]) in columns
     }
     probe = state.policy.probe if state.policy else None
     settling = (probe.settle_steps + probe.burst_steps) / probe.burst_steps if probe else 1.0
