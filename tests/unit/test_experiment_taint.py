@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_operator.experiment.consistency import consistency, positions, survival
+from paceline_operator.experiment.load import TALKS
 from paceline_operator.experiment.results import Acceptance, LengthPoint, LogWarning, Methods, VariantResult, Window
 from paceline_operator.experiment.taint import Kind, clean, of_all
 
@@ -31,8 +32,8 @@ def window(load: int = 1, round_: int = 0, **fields: Any) -> Window:
 
 def result(*windows: Window, variant: str = "baseline", **fields: Any) -> VariantResult:
     return VariantResult(
-        experiment="e", variant=variant, k=0 if variant == "baseline" else 3, methods=Methods(gpu="none"),
-        windows=windows, **fields,
+        experiment="e", variant=variant, k=0 if variant == "baseline" else 3, windows=windows,
+        **{"methods": Methods(gpu="none"), **fields},
     )  # fmt: skip
 
 
@@ -74,6 +75,14 @@ def test_a_warm_prefix_cache_excludes_only_where_the_baseline_had_none() -> None
     one = kinds(result(*cold), result(*warm, variant="a"))
     assert one == {("a", 16, 0): [(Kind.PREFIX, True)]}
     assert kinds(result(*cold), result(*cold, variant="a")) == {}
+
+
+def test_what_talks_have_in_the_cache_is_no_taint_unless_the_baseline_has_not() -> None:
+    warm = (window(1, prefix_cache_hit_rate=0.0), window(16, prefix_cache_hit_rate=0.4))
+    talks = {"methods": Methods(gpu="none", load={TALKS: "40"})}
+    assert kinds(result(*warm, **talks), result(*warm, variant="a", **talks)) == {}
+    cold = (window(1, prefix_cache_hit_rate=0.0), window(16, prefix_cache_hit_rate=0.02))
+    assert kinds(result(*warm, **talks), result(*cold, variant="a", **talks)) == {("a", 16, 0): [(Kind.PREFIX, True)]}
 
 
 def test_a_cache_that_the_variant_switched_off_is_told_against_the_baseline() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from paceline_engine.trial.making import Making, Source
 from paceline_operator.api.experiment import Load
 
+TALKS = "multiTurnPercent"
+"""In the methods of results, where there are any."""
 WIDEST = 0.99
 """vLLM wants a range below 1."""
 
@@ -67,5 +69,5 @@ def described(load: Load, dataset: str | None) -> dict[str, str]:
         "seed": str(load.seed),
     }
     if load.multi_turn_percent:
-        found["multiTurnPercent"] = f"{load.multi_turn_percent}, the first requests of each window apart"
+        found[TALKS] = f"{load.multi_turn_percent}, the first requests of each window apart"
     return found

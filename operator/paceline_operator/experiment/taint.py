@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from paceline_operator.experiment.load import TALKS
 from paceline_operator.experiment.results import VariantResult, Window
 
 LOG_SECONDS = 1.0
@@ -78,7 +79,8 @@ def _failed(window: Window) -> Iterable[Taint]:
 
 
 def _prefix(result: VariantResult, window: Window, base: Window | None) -> Iterable[Taint]:
-    """Against the first window of the same round: an engine that has seen the prompts answers from its cache."""
+    """Against the first window of the same round: an engine that has seen the prompts answers from its cache. Talks
+    have in them what is cached."""
     rate = window.prefix_cache_hit_rate
     if rate is None:
         return
@@ -86,6 +88,7 @@ def _prefix(result: VariantResult, window: Window, base: Window | None) -> Itera
     first = min(visit, key=lambda one: one.started_at, default=window).prefix_cache_hit_rate or 0.0
     base_rate = base.prefix_cache_hit_rate if base else None
     apart = base_rate is not None and abs(rate - base_rate) > HIT_RATE_POINTS
-    if rate - first > HIT_RATE_POINTS or apart:
+    grew = rate - first > HIT_RATE_POINTS and TALKS not in result.methods.load
+    if grew or apart:
         of_base = "" if base_rate is None else f", the baseline's is {base_rate:.1%}"
         yield Taint(Kind.PREFIX, f"prefix cache hit rate {rate:.1%}, the visit began with {first:.1%}{of_base}", apart)
