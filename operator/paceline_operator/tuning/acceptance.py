@@ -85,11 +85,6 @@ class Acceptance:
         """Of these, those with at least one draft token."""
         return self.counts[:, 1]
 
-    @property
-    def accepted(self) -> Array:
-        """By k and position."""
-        return self.counts[:, 2 + (self.counts.shape[1] - 2) // 2 :]
-
 
 @dataclass(frozen=True)
 class Lengths:
@@ -149,18 +144,27 @@ def lent(past: Acceptance, survival: Mapping[int, Sequence[float]], request_step
 
 
 def _added(past: Acceptance, window: Array) -> Acceptance:
-    merged = amended(past, counts=past.counts + window, windows=past.windows + 1)
-    pool, steps, own = _pooled(merged), window[:, 0], past.own_counts.copy()
+    counts, windows = past.counts + window, past.windows + 1
+    pool, steps, own = _pooled(past.ladder, counts, past.drift, windows), window[:, 0], past.own_counts.copy()
     own[:, 0] += steps
     own[:, 1] += steps + np.add.reduce(window[:, 2 + len(pool.survival) :], axis=1)
     own[:, 2] += steps * pool.lengths
-    merged = amended(merged, own_counts=own, since_change=past.since_change + steps)
-    return amended(merged, lengths=_lengths(merged, pool))
+    return amended(
+        past,
+        counts=counts,
+        windows=windows,
+        own_counts=own,
+        since_change=past.since_change + steps,
+        lengths=_lengths(past.ladder, past.nested, counts, own, pool),
+    )
 
 
 def lengths(acceptance: Acceptance) -> Lengths:
     """Acceptance length of every ladder k: the pool's, times the k's own departure as far as it is known."""
-    return acceptance.lengths or _lengths(acceptance, _pooled(acceptance))
+    if acceptance.lengths is not None:
+        return acceptance.lengths
+    pool = _pooled(acceptance.ladder, acceptance.counts, acceptance.drift, acceptance.windows)
+    return _lengths(acceptance.ladder, acceptance.nested, acceptance.counts, acceptance.own_counts, pool)
 
 
 def firing_rates(acceptance: Acceptance) -> list[float | None]:
@@ -225,21 +229,22 @@ class _Pool(NamedTuple):
     """By position."""
 
 
-def _pooled(acceptance: Acceptance) -> _Pool:
+def _pooled(ladder: tuple[int, ...], counts: Array, drift: float, windows: float) -> _Pool:
     """From the chance that position i is accepted given that i - 1 was (any draft at all, for the first). An unseen
     position borrows its predecessor's, with a weight of one observation."""
-    places, accepted = _places(acceptance.ladder), acceptance.accepted
+    places, accepted = _places(ladder), counts[:, 2 + (counts.shape[1] - 2) // 2 :]
     hits, by_k = np.add.reduce(accepted).tolist(), accepted.tolist()
-    steps = acceptance.counts[:, 0].tolist()
+    steps = counts[:, 0].tolist()
     trial = sum(steps) - (steps[places[0]] if 0 in places else 0.0)
-    doubt = acceptance.drift / max(1.0, acceptance.windows)
+    doubt = drift / max(1.0, windows)
     chance, alive, length, spread = 0.5, 1.0, 1.0, 0.0
     survival, variance, before, lengths, spreads = [], [], [], [1.0], [0.0]
     for position, hit in enumerate(hits):
         if position:
             # Those that reach this position: all that were accepted before it, but the drafts that ended there.
             trial = hits[position - 1] - (by_k[places[position]][position - 1] if position in places else 0.0)
-        chance = min(0.999, max(1e-4, (hit + chance) / (trial + 1.0)))
+        chance = (hit + chance) / (trial + 1.0)
+        chance = 0.999 if chance > 0.999 else chance if chance > 1e-4 else 1e-4
         variance.append(CLUSTERING * (1 - chance) / (chance * (trial + 1.0)) + doubt)
         doubt, alive = 0.0, alive * chance
         survival.append(alive)
@@ -248,28 +253,29 @@ def _pooled(acceptance: Acceptance) -> _Pool:
         spread += (2 * position + 1) * alive
         lengths.append(length)
         spreads.append(max(0.0, spread - (length - 1) ** 2))
-    ks = acceptance.ladder
-    own = np.asarray([lengths[k] for k in ks])[:, None]
+    mean = [lengths[k] for k in ladder]
+    own = np.asarray(mean)[:, None]
     gradient = np.maximum(own - np.asarray(before), 0.0) / own
-    return _Pool([lengths[k] for k in ks], [spreads[k] for k in ks], gradient, np.asarray(variance), survival)
+    return _Pool(mean, [spreads[k] for k in ladder], gradient, np.asarray(variance), survival)
 
 
-def _lengths(acceptance: Acceptance, pool: _Pool) -> Lengths:
-    prior, off, most = _departures(acceptance.ladder, acceptance.nested)
-    own = acceptance.own_counts.tolist()
-    rows = zip(own, pool.lengths, pool.spreads, strict=True)
-    noise = [CLUSTERING * (spread + 0.01) / (max(steps, 1e-9) * length**2) for (steps, _, _), length, spread in rows]
+def _lengths(ladder: tuple[int, ...], nested: bool, counts: Array, own_counts: Array, pool: _Pool) -> Lengths:
+    prior, off, most = _departures(ladder, nested)
+    rows = zip(own_counts.tolist(), pool.lengths, pool.spreads, strict=True)
+    noise, ratios = [], []
+    for (steps, tokens, expected), length, spread in rows:
+        noise.append(CLUSTERING * (spread + 0.01) / (max(steps, 1e-9) * length**2))
+        ratios.append(math.log((tokens + 1.0) / (expected + 1.0)))
     noisy = prior.copy()
     noisy.reshape(-1)[:: off.size + 1] += noise
-    ratio = np.asarray([math.log((tokens + 1.0) / (expected + 1.0)) for _, tokens, expected in own])
     weight = np.linalg.solve(noisy, prior)
     covariance = (pool.gradient * pool.variance) @ pool.gradient.T + prior - prior @ weight
     return Lengths(
-        log=np.minimum(np.maximum(np.log(pool.lengths) + ratio @ weight, 0.0), most),
+        log=np.minimum(np.maximum(np.log(pool.lengths) + np.asarray(ratios) @ weight, 0.0), most),
         covariance=covariance,
-        known=np.asarray([steps >= MIN_REQUEST_STEPS for steps, _, _ in own]) | off,
-        ladder=acceptance.ladder,
-        counts=acceptance.counts,
+        known=(own_counts[:, 0] >= MIN_REQUEST_STEPS) | off,
+        ladder=ladder,
+        counts=counts,
         pooled=pool.survival,
     )
 

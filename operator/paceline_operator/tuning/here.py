@@ -159,7 +159,7 @@ def bursts(
         any(baseline.is_thin(state.baseline.to_k0, load, state.table[load]) for load in there),
         sum(steps.get(load, 0) for load in there) / max(1, len(news.current)),
     )
-    wished = state.probe_wish + 1 if wish is not current and wish != current else 0
+    wished = state.probe_wish + 1 if not explore.equal(wish, current) else 0
     pushing = state.policy is None or not same(state.policy.table, state.table)
     taken = wish is None or current is None or pressing or pushing
     if wish is not None and current is not None and not taken:
