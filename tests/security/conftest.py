@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -10,18 +11,21 @@ from tests.cluster.operators import Operator, Place, account, start, wait_for_le
 from tests.harness.controlplane import ControlPlane
 
 
-@pytest.fixture(scope="module")
-def operator(crds: ControlPlane, module_namespace: str) -> Iterator[Operator]:
-    """For the namespace of the module alone."""
-    name = f"operator-{module_namespace}"
-    started = start(crds, name, module_namespace, account(crds, module_namespace), watch=module_namespace)
+@pytest.fixture(scope="session")
+def place(crds: ControlPlane) -> Iterator[Place]:
+    """A namespace of theirs."""
+    name = f"security-{secrets.token_hex(3)}"
+    crds.kubectl("create", "namespace", name)
+    yield Place(crds, name)
+    crds.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def operator(crds: ControlPlane, place: Place) -> Iterator[Operator]:
+    """For that namespace alone."""
+    name = place.namespace
+    started = start(crds, f"operator-{name}", name, account(crds, name), watch=name)
     wait_for_leader(started)
     yield started
     started.daemon.stop()
     assert "Traceback" not in started.log(), started.log()
-
-
-@pytest.fixture(scope="module")
-def place(crds: ControlPlane, module_namespace: str) -> Place:
-    """That namespace."""
-    return Place(crds, module_namespace)

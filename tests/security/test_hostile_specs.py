@@ -52,17 +52,17 @@ def rss_mib(operator: Operator) -> float:
 @pytest.fixture
 def well(operator: Operator, place: Place) -> Any:
     """Asserts, when called, that a change of another serving is done in time."""
-    place.serve("well", replicas=0)
-    place.child("Deployment", "well")
+    place.serve("sound", replicas=0)
+    place.child("Deployment", "sound")
     tokens = iter(range(1, 1000))
 
     def check() -> None:
         wanted = 64 + next(tokens)
-        changed = place.patch(naming.KIND_SERVING, "well", {"spec": {"engine": {"maxNumSeqs": wanted}}})
+        changed = place.patch(naming.KIND_SERVING, "sound", {"spec": {"engine": {"maxNumSeqs": wanted}}})
         generation = changed["metadata"]["generation"]
 
         def done() -> bool:
-            status = (place.get(naming.KIND_SERVING, "well") or {}).get("status", {})
+            status = (place.get(naming.KIND_SERVING, "sound") or {}).get("status", {})
             return bool(status.get("observedGeneration") == generation)
 
         place.wait("a change of a serving that is well", done, LATE_SECONDS)
