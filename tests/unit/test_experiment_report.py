@@ -123,6 +123,13 @@ def test_the_page_has_what_it_promises() -> None:
         assert text in html, text
 
 
+def test_the_heading_names_the_devices_that_measured() -> None:
+    first, *rest = results()
+    never = [one.model_copy(update={"windows": (), "methods": Methods(gpu="unknown")}) for one in rest]
+    assert ">NVIDIA &lt;H200&gt;; 3 variants" in page.html(build((first, *never)), {})
+    assert "unknown; 2 variants" in page.html(build(tuple(never)), {})
+
+
 def test_the_spread_between_requests_is_told_of_those_that_draft() -> None:
     alike = tuple(window(100, at, request_lengths=Spread(p5=1.25, p50=2.5, p95=3 + at)) for at in range(2))
     report = build(tuple(one.model_copy(update={"windows": alike}) for one in results()))

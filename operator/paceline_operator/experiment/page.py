@@ -74,7 +74,8 @@ def html(report: Report, pictures: Mapping[str, str]) -> str:
 
 
 def _setting(results: Sequence[VariantResult]) -> str:
-    gpus = ", ".join(sorted({one.methods.gpu for one in results}))
+    measured = [one for one in results if one.windows] or results
+    gpus = ", ".join(sorted({one.methods.gpu for one in measured}))
     rounds = len({window.round for one in results for window in one.windows})
     loads = ", ".join(str(load) for load in sorted({window.load for one in results for window in one.windows}))
     return f"{gpus}; {len(results)} variants, {rounds} round{'s'[: rounds != 1]}; requests in flight: {loads or 'none'}"
