@@ -23,7 +23,8 @@ T = TypeVar("T")
 REST_SECONDS = 2.0
 CALM_SECONDS = 1.0
 """Without a write: then other controllers are done with the last step."""
-EVERY_SECONDS = 0.25
+EVERY_SECONDS = 0.5
+"""Between two looks at all there is, however many wait for one: each is half a megabyte."""
 SHRINKING_SECONDS = 30.0
 """For which is waited once a walk has failed, which is then walked again and again, smaller and smaller: more than the
 period in which engines are read."""
@@ -32,7 +33,8 @@ NAME = "the-serving"
 
 
 class Shared(Generic[T]):
-    """One look for all who wait for one: of a moment that is not before any of them asked."""
+    """One look for all who wait for one: of a moment that is not before any of them asked, EVERY_SECONDS after the one
+    before."""
 
     def __init__(self, look: Callable[[], T]) -> None:
         self._look, self._lock, self._began = look, threading.Lock(), 0.0
@@ -41,6 +43,7 @@ class Shared(Generic[T]):
         asked = time.monotonic()
         with self._lock:
             while self._began < asked:
+                time.sleep(max(0.0, self._began + EVERY_SECONDS - time.monotonic()))
                 began = time.monotonic()
                 try:
                     self._seen = self._look()
@@ -137,7 +140,6 @@ class RealGround:
             if time.monotonic() > deadline:
                 self.land.patience = SHRINKING_SECONDS
                 return False
-            time.sleep(EVERY_SECONDS)
         return True
 
     def _looked(self, key: Key) -> Sight:
