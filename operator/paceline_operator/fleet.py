@@ -75,6 +75,7 @@ class Fleet(Generic[K]):
     """All objects that this process knows, and, while it is active, their tasks.
 
     `prepare` gives an object its pass once: what that callable remembers lives until the object is gone, or `forget`.
+    `concurrency`: passes at once of trigger PERIOD, and as many of others.
     """
 
     def __init__(
@@ -88,7 +89,8 @@ class Fleet(Generic[K]):
     ) -> None:
         self._prepare = prepare
         self._clock = clock
-        self._slots = asyncio.Semaphore(concurrency)
+        # Apart: a thousand objects that all wait for a slow API server must not keep those waiting that ask it nothing.
+        self._slots = {True: asyncio.Semaphore(concurrency), False: asyncio.Semaphore(concurrency)}
         self._resync = resync_seconds
         self._jitter = jitter
         self._members: dict[K, _Member] = {}
@@ -177,7 +179,7 @@ class Fleet(Generic[K]):
         resync_at = self._clock.monotonic()
         while True:
             trigger = await self._wait(member, after, resync_at)
-            async with self._slots:
+            async with self._slots[trigger is Trigger.PERIOD]:
                 self._begun_at = member.due = self._clock.monotonic()
                 member.running = True
                 try:

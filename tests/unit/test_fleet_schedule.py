@@ -300,6 +300,29 @@ def test_no_more_passes_at_once_than_allowed() -> None:
     run(scenario())
 
 
+def test_passes_that_look_at_everything_keep_none_of_the_tuner_waiting() -> None:
+    async def scenario() -> None:
+        async def work(key: str) -> Outcome:
+            if key == "tuned":
+                return Outcome(after=10.0)
+            await asyncio.sleep(100.0)
+            return Outcome()
+
+        log = Log(does=work)
+        fleet_ = make(log, concurrency=1)
+        fleet_.start()
+        fleet_.add("tuned")
+        await asyncio.sleep(1.0)
+        for key in ("slow", "slower", "slowest"):
+            fleet_.add(key)
+        await asyncio.sleep(50.0)
+        assert log.times("tuned") == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]
+        assert {key for key, _, _ in log.starts} == {"tuned", "slow"}
+        await fleet_.stop()
+
+    run(scenario())
+
+
 def test_overdue_tells_a_pass_that_does_not_end_and_nothing_else() -> None:
     async def scenario() -> None:
         async def work(key: str) -> Outcome:

@@ -18,8 +18,8 @@ import httpx
 from paceline_operator.clients import once
 
 CONNECT_SECONDS = 2.0
-CONNECTIONS = 512
-"""As many as all passes that run at once ask (fleet: 32, of 16 engines each): were they fewer, pods of a few servings
+CONNECTIONS = 1024
+"""As many as all passes that run at once ask (fleet: twice 32, of 16 engines each): were they fewer, pods of a few servings
 that answer a byte a second would hold those that the others wait for.
 """
 CHUNK_BYTES = 64 * 1024
