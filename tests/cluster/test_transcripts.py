@@ -271,6 +271,7 @@ def test_the_page_is_what_the_verbs_print(book: Book, tmp_path: Path) -> None:
     book("help", "paceline --help")
     book("help", "paceline local --help")
     book("help", "paceline profile import --help")
+    book("help", "paceline experiment lengths --help")
 
     page = book.page()
     if os.environ.get("PACELINE_UPDATE_TRANSCRIPTS"):
