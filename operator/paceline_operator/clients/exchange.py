@@ -19,8 +19,8 @@ from paceline_operator.clients import once
 
 CONNECT_SECONDS = 2.0
 CONNECTIONS = 1024
-"""As many as all passes that run at once ask (fleet: twice 32, of 16 engines each): were they fewer, pods of a few servings
-that answer a byte a second would hold those that the others wait for.
+"""As many as all passes that run at once ask (fleet: twice 32, of 16 engines each): were they fewer, pods of a few
+servings that answer a byte a second would hold those that the others wait for.
 """
 CHUNK_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 8 * 1024 * 1024

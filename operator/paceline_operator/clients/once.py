@@ -17,7 +17,6 @@ import httpx
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
-from multidict import CIMultiDictProxy
 
 INFORMATIONAL = range(100, 200)
 BUFFER_BYTES = 256 * 1024
@@ -29,7 +28,7 @@ class Answer:
     """Its head, and the body that is not read yet."""
 
     status: int
-    headers: CIMultiDictProxy[str]
+    headers: Mapping[str, str]
     content: StreamReader
 
 
