@@ -104,9 +104,17 @@ def _shown(pytestconfig: pytest.Config) -> AbstractContextManager[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show where the cluster's logs are, below the failure."""
+    """Show where the cluster's logs are, below the failure. Halves of surrogate pairs, which tests print on purpose,
+    are escaped: a worker that sends one ends the whole run (pytest-xdist)."""
     report = yield
     for cluster in getattr(item, "funcargs", {}).values():
         if report.failed and isinstance(cluster, ControlPlane | Node):
             report.sections.append(("cluster logs", f"{cluster.logs_dir}"))
+    report.sections = [(title, _escaped(text)) for title, text in report.sections]
+    if report.longrepr is not None and (text := str(report.longrepr)) != _escaped(text):
+        report.longrepr = _escaped(text)
     return report
+
+
+def _escaped(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
