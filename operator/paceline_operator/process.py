@@ -232,14 +232,15 @@ class Operator:
 
         Optional kinds are not watched: where they come or go, each serving takes a look.
         """
-        optional: frozenset[str] | None = None
+        changes = 0
         while True:
             with suppress(KubeError):
-                found = frozenset([kind for kind in OPTIONAL if await self._kube.serves(kind)])
-                if optional is not None and found != optional:
-                    logger.info("Optional kinds changed: before=%s now=%s", sorted(optional), sorted(found))
+                found = [kind for kind in OPTIONAL if await self._kube.serves(kind)]
+                # Counted, for a pass may see a kind gone that is there again at this look as it was at the last one.
+                if self._kube.kinds_changed != changes:
+                    changes = self._kube.kinds_changed
+                    logger.info("Optional kinds changed: now=%s", sorted(found))
                     self.fleet.wake_all()
-                optional = found
             with suppress(KubeError):
                 served = await self._served()
                 if served != self._known:

@@ -6,6 +6,7 @@ Namespace `two`: two operators with one Lease. All of it runs in one thread, wit
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import Counter
@@ -25,12 +26,14 @@ CRDS = Path(__file__).resolve().parents[2] / "crds"
 MINUTE_SECONDS = 60.0
 SETTLE_SECONDS = 6.0
 """Without a write: then the beginning is over."""
-ADDRESSES = {"chat": "127.61.7.9", "rich": "127.61.7.10"}
+NET = f"127.{random.randint(64, 250)}.{random.randint(1, 250)}"
+"""Of this process: others test beside it."""
+ADDRESSES = {"chat": f"{NET}.9", "rich": f"{NET}.10"}
 RICH: dict[str, Any] = merged(
     SPEC,
     {
         "autoscaling": {"mode": "Builtin", "minReplicas": 1, "maxReplicas": 3, "targetRunningRequests": 8},
-        "metrics": {"prometheus": {"url": "http://127.61.7.10:9090"}},
+        "metrics": {"prometheus": {"url": f"http://{NET}.10:9090"}},
         "slo": {"tpotMilliseconds": 40, "ttftP95Milliseconds": 500},
         "rollout": {"proposals": "Apply", "maintenanceWindows": [{"start": "02:00", "durationMinutes": 1}]},
     },

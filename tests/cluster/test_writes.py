@@ -14,13 +14,13 @@ from paceline_operator import naming
 from paceline_operator.clients.keys import key_version
 from tests.cluster.audited import Write
 from tests.cluster.operators import KEY, Object, Place
-from tests.cluster.quiet import QuietMinute
+from tests.cluster.quiet import NET, QuietMinute
 from tests.cluster.stand_ins import SPEC, AtRest, control, pod_of, run_pod, token
 from tests.harness.objects import merged
 
 pytestmark = pytest.mark.cluster
 
-ADDRESS = "127.61.7.19"
+ADDRESS = f"{NET}.19"
 REST_SECONDS = 4.0
 """Without a write: then what followed from a step is over. Engines are read each second."""
 SERVING = f"{naming.PLURAL_SERVING}/status"

@@ -291,6 +291,7 @@ async def test_an_optional_kind_is_looked_for_once_in_a_while(
         now += DISCOVERY_SECONDS
         with pytest.raises(UnavailableError):
             await kube.serves("ScaledObject")
+    assert kube.kinds_changed == 1
     assert [path for _, path, *_ in stub.requests] == 3 * ["/apis/keda.sh/v1alpha1"]
 
 

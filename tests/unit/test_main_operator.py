@@ -207,6 +207,8 @@ async def test_a_kind_that_comes_or_goes_ends_the_run_and_a_failed_look_does_not
     left, over = list(looks), asyncio.Event()
 
     class Looked:
+        kinds_changed = 0
+
         async def serves(self, _: str) -> bool:
             return False
 
@@ -229,6 +231,39 @@ async def test_a_kind_that_comes_or_goes_ends_the_run_and_a_failed_look_does_not
     await over.wait()
     await operator.stop()
     assert operator.stop_flag.is_set() is ends
+
+
+async def test_an_optional_kind_that_went_and_came_between_two_looks_wakes_all(
+    operator: process.Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken, over = [], asyncio.Event()
+
+    class Looked:
+        kinds_changed = 0
+        looks = 0
+
+        async def serves(self, _: str) -> bool:
+            return True  # at every look of the operator; a pass saw something else between the second and the third
+
+        async def served(self, _: str) -> frozenset[str]:
+            self.looks += 1
+            self.kinds_changed = 2 if self.looks > 2 else 0
+            if self.looks > 4:
+                over.set()
+                await asyncio.Event().wait()
+            return BOTH
+
+        async def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(process, "KINDS_SECONDS", 0.0)
+    monkeypatch.setattr(process.health, "serve", lambda *_: None)
+    monkeypatch.setattr(operator, "_kube", Looked())
+    monkeypatch.setattr(operator.fleet, "wake_all", lambda: woken.append(True))
+    await operator.start()
+    await over.wait()
+    await operator.stop()
+    assert woken == [True]
 
 
 def test_no_handler_is_of_a_kind_that_writes() -> None:

@@ -177,6 +177,8 @@ class Kube:
         self._discovered: dict[str, tuple[float, frozenset[str]]] = {}
         """apiVersion of optional kinds -> (when asked, on the loop's clock; plurals)."""
         self._lookups: dict[str, asyncio.Lock] = {}
+        self.kinds_changed = 0
+        """How often what was found of an optional kind was not what had been found before."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -332,7 +334,9 @@ class Kube:
             now = asyncio.get_running_loop().time()
             asked = self._discovered.get(group_version)
             if asked is None or now - asked[0] >= DISCOVERY_SECONDS:
-                asked = self._discovered[group_version] = now, await self.served(group_version)
+                found = await self.served(group_version)
+                self.kinds_changed += asked is not None and asked[1] != found
+                asked = self._discovered[group_version] = now, found
         return plural in asked[1]
 
     async def _call(
