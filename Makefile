@@ -6,7 +6,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 # In `make test` the quick layers come first and stop the run where they fail.
 QUICK := tests/unit tests/golden tests/replay
-# Each worker has a control plane of its own; engines and the node, of which a machine holds one, are not shared out.
 PLANES := tests/cluster tests/reliability tests/walk tests/security
 ENGINES := tests/engine tests/e2e
 SHARED := -n auto --maxprocesses 4 --dist loadfile
@@ -31,13 +30,13 @@ demo-cluster: environment model kubernetes images ## Kubernetes on this machine:
 test: setup ## All tests that need no GPU
 	@mkdir -p out
 	$(BIN)/pytest $(QUICK) $(SHARED) --junitxml=out/quick.xml
-	$(BIN)/pytest $(PLANES) $(SHARED) --junitxml=out/planes.xml --durations=15
+	$(BIN)/pytest $(PLANES) --junitxml=out/planes.xml --durations=15
 	$(BIN)/pytest $(ENGINES) --junitxml=out/engines.xml --durations=15
 
 .PHONY: test-long
 test-long: setup ## The tests that measure for minutes
-	$(BIN)/pytest -m long $(QUICK) $(PLANES) $(SHARED)
-	$(BIN)/pytest -m long $(ENGINES)
+	$(BIN)/pytest -m long $(QUICK) $(SHARED)
+	$(BIN)/pytest -m long $(PLANES) $(ENGINES)
 
 .PHONY: unit
 unit: environment ## The tests that start nothing

@@ -33,3 +33,4 @@ def test_a_committed_report_is_that_of_the_committed_results(name: str) -> None:
     assert not committed["missing"]
     page = (folder / "report.html").read_text()
     assert all(line in page for line in found.conclusions)
+    assert "Acceptance is synthetic" in page

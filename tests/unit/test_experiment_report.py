@@ -102,6 +102,20 @@ def test_a_gain_by_one_judge_alone_is_told_so() -> None:
     )
     split = (same[0], same[1].model_copy(update={"windows": level}), same[2])
     assert build(split).conclusions[0] == "serving: better by throughput alone at 4 (1.70×)"
+    swift = tuple(one.model_copy(update={"client": window(170, at).client}) for at, one in enumerate(same[0].windows))
+    split = (same[0], same[1].model_copy(update={"windows": swift}), same[2])
+    assert build(split).conclusions[0] == "serving: better by TPOT alone at 4 (TPOT 0.59×)"
+
+
+def test_what_was_made_up_is_told_before_anything_else() -> None:
+    assert "synthetic" not in rendered(build(results())).partition("<h2>")[0]
+    arguments = ("--speculative-config", '{"rejection_sample_method":"synthetic"}', "--load-format", "dummy")
+    made_up = tuple(
+        one.model_copy(update={"methods": one.methods.model_copy(update={"arguments": arguments})}) for one in results()
+    )
+    head = rendered(build(made_up)).partition("<h2>")[0]
+    assert "Acceptance is synthetic" in head
+    assert "Weights are dummies" in head
 
 
 def test_the_page_needs_nothing_beside_it_and_runs_nothing() -> None:

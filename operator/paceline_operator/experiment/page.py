@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html as markup
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from paceline_operator.experiment.cells import Head, cell, items, note, number, table
 from paceline_operator.experiment.consistency import Consistency, positions, survival
@@ -21,6 +21,8 @@ PICTURES = {
     "lengths": "Acceptance length over time; where a window begins is its load, in requests in flight",
 }
 GIB = 2**30
+SYNTHETIC, DUMMY = '"rejection_sample_method":"synthetic"', "--load-format dummy"
+"""Arguments of vLLM by which drafts are accepted at given rates, and weights made up."""
 CSS = """
 body{font:15px/1.5 system-ui,sans-serif;color:#111827;max-width:1040px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.15rem;margin:2.2rem 0 .5rem}
@@ -47,8 +49,10 @@ def html(report: Report, pictures: Mapping[str, str]) -> str:
         note(_setting(results)),
         note(
             "Each variant against the baseline, by throughput and TPOT, at so many requests in flight. In brackets: "
-            "the ratio of throughput, and what would have been shown in 80 % of such experiments."
+            "the ratio, of throughput where nothing else is said, and what would have been shown in 80 % of such "
+            "experiments."
         ),
+        *map(note, _made_up(results)),
         f"<ul class=conclusions>{items(report.conclusions)}</ul>",
         "<h2>Against the baseline</h2>",
         _verdicts(report.comparisons),
@@ -71,6 +75,15 @@ def html(report: Report, pictures: Mapping[str, str]) -> str:
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{name}</title>"
         f"<meta name=viewport content='width=device-width'><style>{CSS}</style><body>{''.join(parts)}</body></html>\n"
     )
+
+
+def _made_up(results: Sequence[VariantResult]) -> Iterator[str]:
+    """What was not measured of a draft and a text."""
+    arguments = " ".join(word for one in results for word in one.methods.arguments)
+    if SYNTHETIC in arguments:
+        yield "Acceptance is synthetic: which drafts are accepted was drawn, and tells nothing of the draft."
+    if DUMMY in arguments:
+        yield "Weights are dummies: what is written is no text."
 
 
 def _setting(results: Sequence[VariantResult]) -> str:
@@ -186,7 +199,9 @@ def _latencies(figures: Sequence[Figures]) -> str:
     head = ["variant", "load", "side", *(f"{title} p50 / p95 / p99" for title in names.values())]
     return table(head, rows) + note(
         "Medians over windows. ITL does not judge speculation: accepted tokens arrive together, so the time between "
-        "two arrivals stays that of a step while the time per token falls. TPOT and throughput judge."
+        "two arrivals stays that of a step while the time per token falls. TPOT and throughput judge. "
+        "The server's are read off vLLM's histograms, within whose buckets they are guessed: the first of TPOT is 0 to "
+        "10 ms."
     )
 
 

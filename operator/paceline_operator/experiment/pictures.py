@@ -28,7 +28,8 @@ PALE_TEXT = "#4b5563"
 SIDE = 1.07
 """Factor between the loads at which two variants' ratios are drawn, so that their intervals do not cover each other."""
 LONGEST_BAR = 3.0
-"""Factor beyond which an interval is cut off: it says nothing any more, and would press the others flat."""
+"""Factor beyond which an interval is cut off, with an arrow: it says nothing any more, and would press the others flat.
+From ratio and 1, so that whether it crosses 1 is always seen."""
 MOST_TOLD = 40
 """Windows of a variant beyond which their loads would run into each other; then only tainted ones are told."""
 THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
@@ -137,8 +138,11 @@ def _ratios(axes: Axes, report: Report) -> None:
             next(at for at, result in enumerate(variants) if result.variant == one.variant) - (len(variants) - 1) / 2
         )
         low, high = one.interval or (one.ratio, one.ratio)
-        shown = (max(low, one.ratio / LONGEST_BAR), min(high, one.ratio * LONGEST_BAR))
-        axes.vlines(at, *shown, color=colour, linewidth=1.4)
+        least, most = min(one.ratio, 1) / LONGEST_BAR, max(one.ratio, 1) * LONGEST_BAR
+        axes.vlines(at, max(low, least), min(high, most), color=colour, linewidth=1.4)
+        for end, beyond, arrow in ((least, low < least, "v"), (most, high > most, "^")):
+            if beyond:
+                axes.plot(at, end, arrow, color=colour, markersize=4)
         axes.plot(at, one.ratio, mark, color=colour, markersize=5, markerfacecolor=colour if one.spread else "white")
     axes.set_title("Throughput × baseline, 95 %")
 

@@ -57,7 +57,8 @@ def _conclusion(variant: str, comparisons: Iterable[Comparison]) -> str:
         words = " and ".join(dict.fromkeys(one.word for one in shown)) or Word.NO_DIFFERENCE
         first = shown[0] if shown else next(iter(found.values()))
         seen = "" if shown else _visible(first)
-        places.setdefault(words + alone, []).append(f"{load} ({first.ratio:.2f}×{seen})")
+        what = "" if first.judge is Judge.THROUGHPUT else f"{JUDGES[first.judge]} "
+        places.setdefault(words + alone, []).append(f"{load} ({what}{first.ratio:.2f}×{seen})")
     judged = any(one.spread for found in by_load.values() for one in found.values())
     why = "" if judged else "; it takes two rounds with clean windows to show one"
     return f"{variant}: " + "; ".join(f"{words} at {', '.join(found)}" for words, found in places.items()) + why
