@@ -3,13 +3,14 @@
 Each benchmark leaves a line with an acceptance length of its own in the log. Speeds are made up: 100 tokens a second
 and load without drafts, 30 % more for each drafted token. By STAND_IN_FAILS (JSON, k -> `start` or `serve`) engines of
 that k end before they are ready, or with their fourth benchmark.
-STAND_IN_SLOW: seconds that a benchmark takes.
+STAND_IN_SLOW: seconds that a benchmark takes; STAND_IN_STAYS: seconds that an engine takes to end.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 import urllib.error
@@ -63,6 +64,11 @@ def serve() -> None:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the base class's name
             pass
 
+    def end(*_: object) -> None:
+        time.sleep(float(os.environ.get("STAND_IN_STAYS", "0")))
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
     print("Loading weights", file=sys.stderr, flush=True)
     if folder := os.environ.get("STAND_IN_PIDS"):
         (Path(folder) / f"{os.getpid()}-{k}").touch()

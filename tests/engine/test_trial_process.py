@@ -217,6 +217,21 @@ def test_cancelled_it_reports_what_there_is_and_what_is_missing(runs: Runs, numb
     assert "Traceback" not in runs.text()
 
 
+def test_cancelled_while_its_last_engine_ends_it_waits_for_it(runs: Runs) -> None:
+    process = runs.start(STAND_IN_STAYS="3")
+    wait_until(
+        lambda: len(re.findall(r"round \d, \w+ at \d:", runs.text())) == sum(WINDOWS.values()),
+        "the last window",
+        timeout_seconds=SECONDS,
+    )
+    process.send_signal(signal.SIGINT)
+    assert process.wait(SECONDS) == 0, runs.text()
+    assert runs.alive() == []
+    assert "Traceback" not in runs.text()
+    assert "Exception ignored" not in runs.text()
+    assert "closed" not in runs.text()
+
+
 def test_killed_it_leaves_results_and_the_next_run_goes_on(runs: Runs) -> None:
     process = runs.start(STAND_IN_SLOW="0.3")
     wait_until(lambda: "round 1, serving at 1:" in runs.text(), "a window", timeout_seconds=SECONDS)

@@ -181,8 +181,9 @@ class Run:
         return engine
 
     async def _stop(self, name: str) -> None:
-        engine = self._engines.pop(name)
+        engine = self._engines[name]
         await engine.stop()
+        del self._engines[name]  # not before: whoever is asked to end meanwhile must still wait for it
         self._pids |= engine.pids
 
     async def _memory_back(self) -> None:
