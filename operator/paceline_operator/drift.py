@@ -1,7 +1,9 @@
 """Is a live object what an apply of ours would make of it? Pure: two JSON objects in, the first differing field out.
 
-Only fields that we set count: what others add (defaults, sidecars, annotations) is theirs. Two questions: does every
-field we would set have our value, and do we still hold a field (metadata.managedFields) that we would not set now?
+Only fields that we set count: what others add (defaults, sidecars, annotations) is theirs. Three questions: does every
+field we would set have our value; do we still hold a field (metadata.managedFields) that we would not set now; and did
+somebody add to a map that is one value (a selector)? Whoever changes such a map holds all of it from then on, so it is
+one that has more than we set, and of which we hold nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +22,18 @@ _VOLATILE = ("managedFields", "resourceVersion", "generation")
 
 def difference(desired: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
     """Path of the first field that an apply of `desired` would change in `live`; None where there is none."""
+    held = _held(live)
+    fields = _WHOLE if held is None else held
+    ours = _below(fields, "metadata")
     for name in ("labels", "annotations", "ownerReferences"):
         wanted = desired["metadata"].get(name)
-        if wanted and (path := _differs(wanted, live["metadata"].get(name), f"metadata.{name}")):
+        if wanted and (path := _differs(wanted, live["metadata"].get(name), f"metadata.{name}", _below(ours, name))):
             return path
     for name, wanted in desired.items():
-        if name not in ("apiVersion", "kind", "metadata") and (path := _differs(wanted, live.get(name), name)):
+        if name in ("apiVersion", "kind", "metadata"):
+            continue
+        if path := _differs(wanted, live.get(name), name, _below(fields, name)):
             return path
-    held = _held(live)
     return "metadata.managedFields" if held is None else _dropped(held, desired, "")
 
 
@@ -38,11 +44,13 @@ def digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
-def _differs(wanted: Any, actual: Any, path: str) -> str | None:
+def _differs(wanted: Any, actual: Any, path: str, held: Mapping[str, Any] | None) -> str | None:
+    """`held`: what we hold of it (FieldsV1); _WHOLE where that is not told, None where it is nothing."""
     if isinstance(wanted, Mapping):
-        if not isinstance(actual, Mapping):
+        if not isinstance(actual, Mapping) or (held is None and wanted and actual.keys() - wanted.keys()):
             return path
-        return next((p for k, v in wanted.items() if (p := _differs(v, actual.get(k), f"{path}.{k}"))), None)
+        pairs = ((_differs(v, actual.get(k), f"{path}.{k}", _below(held, k))) for k, v in wanted.items())
+        return next(filter(None, pairs), None)
     if isinstance(wanted, list) and wanted and all(isinstance(item, Mapping) for item in wanted):
         return _list_differs(wanted, actual, path)
     return None if wanted == actual else path
@@ -59,7 +67,12 @@ def _list_differs(wanted: Sequence[Mapping[str, Any]], actual: Any, path: str) -
     else:
         by_key = {item.get(key): item for item in actual if isinstance(item, Mapping)}
         pairs = [(item, by_key.get(item[key]), str(item[key])) for item in wanted]
-    return next((p for item, other, at in pairs if (p := _differs(item, other, f"{path}[{at}]"))), None)
+    return next((p for item, other, at in pairs if (p := _differs(item, other, f"{path}[{at}]", _WHOLE))), None)
+
+
+def _below(held: Mapping[str, Any] | None, name: str) -> Mapping[str, Any] | None:
+    """What we hold of a field of something; all of it where that is held as one value."""
+    return held if held is None or not held else held.get(f"f:{name}")
 
 
 def _tells_apart(key: str, items: Sequence[Mapping[str, Any]]) -> bool:
@@ -102,3 +115,4 @@ def _dropped(held: Mapping[str, Any], desired: Any, path: str) -> str | None:
 
 
 _ABSENT = object()
+_WHOLE: Mapping[str, Any] = {}

@@ -137,6 +137,25 @@ def test_a_hand_edited_child_is_corrected(place: Place) -> None:
     place.wait("the event", lambda: any(field in event["message"] for event in place.events("ChildCorrected")))
 
 
+def test_a_key_that_somebody_adds_to_a_selector_is_taken_away(place: Place) -> None:
+    """A selector is one value: with a key more it selects nothing."""
+    place.serve("chat")
+    _settled(place, "chat")
+    wider = {"matchLabels": {"evil": "1"}}
+    place.patch("Service", "chat", {"spec": {"selector": {"evil": "1"}}})
+    place.patch("NetworkPolicy", "chat", {"spec": {"podSelector": wider}})
+    place.patch("PodDisruptionBudget", "chat", {"spec": {"selector": wider}})
+
+    def healed() -> bool:
+        service, policy, budget = (
+            place.child(kind, "chat")["spec"] for kind in ("Service", "NetworkPolicy", "PodDisruptionBudget")
+        )
+        found = (service["selector"], policy["podSelector"]["matchLabels"], budget["selector"]["matchLabels"])
+        return not any("evil" in labels for labels in found)
+
+    place.wait("the selectors to be as they were", healed)
+
+
 def test_delete_takes_the_children_along_and_a_new_object_of_the_name_gets_its_own(place: Place) -> None:
     place.serve("chat")
     _settled(place, "chat")

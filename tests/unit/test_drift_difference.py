@@ -183,3 +183,27 @@ def test_the_servers_notation_is_understood() -> None:
     assert difference(wanted, live) is None
     fields["f:spec"]["f:finalizers"]['v:"b"'] = {}  # type: ignore[index]
     assert difference(wanted, live) == 'spec.finalizers."b"'
+
+
+@pytest.mark.parametrize("rest", [{}, {"f:spec": {"f:ports": {}}}])
+def test_what_somebody_added_to_a_selector_is_a_difference(rest: Object) -> None:
+    """The map is one value: whoever changes it holds all of it, and we nothing (seen on a real API server)."""
+    live = manifest({"selector": {"app": "chat", "evil": "1"}, "ports": []})
+    ours = {
+        "manager": naming.FIELD_MANAGER,
+        "operation": "Apply",
+        "fieldsV1": {"f:metadata": {"f:labels": {"f:a": {}}}},
+    }
+    ours["fieldsV1"] |= rest
+    live["metadata"]["managedFields"] = [ours]
+    desired = manifest({"selector": {"app": "chat"}, "ports": []})
+    assert difference(desired, live) == "spec.selector"
+    live["spec"]["selector"].pop("evil")
+    assert difference(desired, live) is None
+
+
+def test_what_somebody_added_to_a_map_of_fields_is_theirs() -> None:
+    live = manifest({"selector": {"app": "chat", "theirs": "1"}})
+    fields = {"f:metadata": {"f:labels": {"f:a": {}}}, "f:spec": {"f:selector": {"f:app": {}}}}
+    live["metadata"]["managedFields"] = [{"manager": naming.FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields}]
+    assert difference(manifest({"selector": {"app": "chat"}}), live) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -75,6 +77,41 @@ def test_the_means_are_those_that_were_counted(served: list[tuple[int, int]]) ->
         assert mean == pytest.approx(sum(max(1, pair[at]) for pair in served) / len(served), abs=1.0)
 
 
+def test_pairs_that_no_request_can_be_are_left_out() -> None:
+    engine = Engine()
+    before = engine.text
+    engine.serves(1900, 10)
+    engine.serves(10, 1900)
+    readings = [(before, engine.text)]
+    assert max(row.input_tokens + row.output_tokens for row in lengths.between(readings)) > 2100
+    found = lengths.between(readings, 2100)
+    assert len(found) == 3
+    assert making.rows(lengths.written(found).encode(), 2100) == found
+    with pytest.raises(ResultError, match="no pair"):
+        lengths.between(readings, 9)
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nvllm", b""])
+def test_an_answer_that_is_none_is_one_line(answer: bytes, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            for _ in range(2):
+                peer, _ = server.accept()
+                with peer:
+                    peer.recv(4096)
+                    peer.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        told = CliRunner().invoke(app, ["experiment", "lengths", url, "-o", str(tmp_path / "x.csv")])
+        thread.join()
+    assert told.exit_code == 2
+    assert isinstance(told.exception, SystemExit)
+    assert "/metrics: " in told.output
+
+
 @given(st.text(max_size=200), st.text(max_size=80))
 def test_any_text_is_a_reading_or_a_mistake(noise: str, more: str) -> None:
     for text in (noise, Engine().text + noise, f"{lengths.PROMPTS}_bucket{{le={more!r}}} {noise}"):
@@ -91,6 +128,11 @@ def url() -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.path == "/v1/models":
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(json.dumps({"data": [{"max_model_len": 4096}]}).encode())
+                return
             self.send_response(200 if self.path == "/metrics" else 404)
             self.end_headers()
             self.wfile.write(engine.text.encode())
@@ -116,7 +158,8 @@ def test_the_command_writes_what_an_experiment_takes(url: str, tmp_path: Path, m
     assert (told.exit_code, told.output) == (0, f"1 length in {out}\n")
     assert waited == [5]
     assert making.rows(out.read_bytes()) == (Row(150, 30, 16),)
-    for argument, said in (("ftp://x", "begins with http"), ("http://127.0.0.1:1", "/metrics: ")):
+    wrong = ("http://127.0.0.1:1", "http://127.0.0.1:abc", "http://a b", f"{url}/nothing/there")
+    for argument, said in (("ftp://x", "begins with http"), *((one, "/metrics: ") for one in wrong)):
         told = CliRunner().invoke(app, ["experiment", "lengths", argument, "-o", str(out)])
         assert told.exit_code == 2
         assert said in told.output

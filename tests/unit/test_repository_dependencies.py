@@ -36,9 +36,9 @@ TOOLS = {
     "hatchling": "the build backend",
 }
 """Of the extra dev: used without an import."""
-TRANSITIVE = {"requests", "urllib3", "pydantic-core", "yarl", "packaging", "click", "multidict"}
+TRANSITIVE = {"requests", "urllib3", "pydantic-core", "yarl", "packaging", "click"}
 """Imported though another requirement brings it: a session of requests for prometheus-api-client, errors of urllib3 and
-of pydantic's core, addresses and headers of aiohttp, results of click from typer; every tool of dev needs packaging."""
+of pydantic's core, addresses of aiohttp, results of click from typer; every tool of dev needs packaging."""
 
 
 def imported(*folders: str) -> dict[str, str]:

@@ -33,6 +33,16 @@ def lines(how: Making, content: bytes, count: int, load: int, seed: int = 1) -> 
 def test_a_profile_is_read() -> None:
     assert making.rows(PROFILE) == (Row(64, 16, 3), Row(200, 32, 1))
     assert making.rows(PROFILE.replace(b"\n", b"\r\n") + b"\r\n", longest=232) == (Row(64, 16, 3), Row(200, 32, 1))
+    assert making.rows(b"\xef\xbb\xbf" + PROFILE) == making.rows(PROFILE), "as a spreadsheet saves it"
+
+
+def test_a_talk_of_texts_ends_before_the_longest_context() -> None:
+    content = json.dumps({"prompt": "word " * 300}).encode()
+    how = Making(source=Source.TEXTS, output_tokens=100, multi_turn_percent=100, longest=1100)
+    found = [line["prompt"] for line in lines(how, content, 40, 4)]
+    assert {len(one) // 1500 for one in found} == {1}, "two are 3,002 characters, and there is room for 3,000"
+    wider = how.model_copy(update={"longest": 1200})
+    assert {len(one) // 1500 for one in [line["prompt"] for line in lines(wider, content, 40, 4)]} == {1, 2}
 
 
 @pytest.mark.parametrize(

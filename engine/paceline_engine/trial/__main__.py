@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -144,9 +145,12 @@ class Measurer:
 
 
 def ask(url: str, path: str) -> str:
-    """Of the engine at `url`."""
-    with urllib.request.urlopen(f"{url}{path}", timeout=ASK_SECONDS) as answer:  # noqa: S310 loopback
-        content: bytes = answer.read(LARGEST_ANSWER)
+    """Of the engine at `url`. Raises OSError."""
+    try:
+        with urllib.request.urlopen(f"{url}{path}", timeout=ASK_SECONDS) as answer:  # noqa: S310 loopback
+            content: bytes = answer.read(LARGEST_ANSWER)
+    except HTTPException as error:
+        raise OSError(f"{path}: no answer in HTTP: {type(error).__name__}") from None
     return content.decode("utf-8", "replace")
 
 

@@ -17,6 +17,7 @@ import random
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -38,6 +39,8 @@ HASH_SEED = {"PYTHONHASHSEED": "0"}
 """Environment of `vllm bench serve`: tokens are of the hash of a number's text, which differs between processes."""
 BETWEEN = "\n\n"
 """Between the texts of a talk's turns."""
+CHARACTERS = 3
+"""Of a talk of texts for each token that there is room for: English has some four a token."""
 
 Percent = Annotated[int, Field(ge=0, le=100)]
 Tokens = Annotated[int, Field(ge=1, le=MOST_INPUT)]
@@ -86,7 +89,7 @@ class Turn(NamedTuple):
 def rows(content: bytes, longest: int = 0) -> tuple[Row, ...]:
     """A length profile: CSV with COLUMNS. Raises ResultError, with the line."""
     try:
-        lines = list(csv.reader(io.StringIO(content.decode()), strict=True))
+        lines = list(csv.reader(io.StringIO(content.decode("utf-8-sig")), strict=True))
     except (UnicodeDecodeError, csv.Error):
         raise ResultError("the length profile is no CSV") from None
     if not lines or tuple(one.strip() for one in lines[0]) != COLUMNS:
@@ -200,5 +203,8 @@ def _talked(making: Making, prompts: Sequence[str], count: int, load: int, rng: 
     for at in range(count):
         own = order[at % len(order)]
         before, number = found[at - load] if at >= load and _goes_on(making, rng) else ("", MOST_TURNS)
+        room = CHARACTERS * (making.longest - making.output_tokens) if making.longest else inf
+        if len(before) + len(BETWEEN) + len(own) > room:
+            number = MOST_TURNS
         found.append((f"{before}{BETWEEN}{own}", number + 1) if number + 1 < MOST_TURNS else (own, 0))
         yield found[-1][0]

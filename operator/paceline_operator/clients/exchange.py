@@ -6,7 +6,6 @@ seventh of what it does in httpx's own connections. None is kept: it would hold 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -14,8 +13,6 @@ from urllib.parse import urlencode
 
 import aiohttp
 import httpx
-
-from paceline_operator.clients import once
 
 CONNECT_SECONDS = 2.0
 CONNECTIONS = 1024
@@ -84,7 +81,6 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self._slots = asyncio.Semaphore(CONNECTIONS)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Raises ConnectError, ConnectTimeout, ReadError, RemoteProtocolError or InvalidURL."""
@@ -94,16 +90,13 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
     async def fetch(self, method: str, url: str, headers: Headers, content: str | None) -> tuple[int, bytes]:
         """Status and body. Raises what `handle_async_request` and `bounded` do."""
+        answer = await self._request(method, url, list(headers.items()), content.encode() if content else None)
+        body = _Body(answer)
         try:
-            async with (
-                self._slots,
-                once.exchange(method, url, headers, content.encode() if content else b"", CONNECT_SECONDS) as answer,
-            ):
-                coding = answer.headers.get("content-encoding", "identity")
-                chunks = _bounded(coding, answer.content.iter_any())
-                return answer.status, b"".join([chunk async for chunk in chunks])
-        except aiohttp.ClientError as error:
-            raise _broken(error) from None
+            coding = answer.headers.get("content-encoding", "identity")
+            return answer.status, b"".join([chunk async for chunk in _bounded(coding, aiter(body))])
+        finally:
+            await body.aclose()
 
     async def _request(
         self, method: str, url: str, headers: list[tuple[str, str]], data: bytes | None

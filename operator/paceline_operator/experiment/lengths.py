@@ -1,7 +1,8 @@
 """Two readings of engines' /metrics -> a length profile of the requests that ended in between. Pure.
 
 vLLM counts prompts and answers by length apart, in buckets of edges 1, 2, 5, 10 ... So pairs are made as if answers did
-not depend on prompts, and within buckets lengths are put where their mean is the one that was counted.
+not depend on prompts, and within buckets lengths are put where their mean is the one that was counted. A pair that
+no request can be is left out.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,6 +20,8 @@ from paceline_engine.trial.making import COLUMNS, MOST_COUNT, MOST_INPUT, MOST_O
 PROMPTS, ANSWERS = "vllm:request_prompt_tokens", "vllm:request_generation_tokens"
 """vllm/v1/metrics/loggers.py, 0.32 and 0.33."""
 MOST = 1e12
+MOST_EDGES = 1000
+"""vLLM has three for each power of ten."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,9 @@ class _Histogram:
     tokens: float
 
 
-def between(readings: Iterable[tuple[str, str]]) -> tuple[Row, ...]:
-    """`readings`: of each engine, before and after. Raises ResultError."""
+def between(readings: Iterable[tuple[str, str]], longest: int = 0) -> tuple[Row, ...]:
+    """`readings`: of each engine, before and after. `longest`: tokens that prompt and answer may have together; 0: any
+    number. Raises ResultError."""
     apart = [(_read(before), _read(after)) for before, after in readings]
     prompts, answers = (
         _lengths([(one[name], other[name]) for one, other in apart], name) for name in (PROMPTS, ANSWERS)
@@ -43,6 +48,9 @@ def between(readings: Iterable[tuple[str, str]]) -> tuple[Row, ...]:
     rows = tuple(row for row in found if row.requests)
     if not rows:
         raise ResultError("no request ended between the two readings")
+    rows = tuple(row for row in rows if not longest or row.input_tokens + row.output_tokens <= longest)
+    if not rows:
+        raise ResultError(f"no pair of what was counted has {longest} tokens at most")
     return rows
 
 
@@ -102,7 +110,9 @@ def _histogram(samples: Iterable[object]) -> _Histogram:
             tokens += value
         elif name.endswith("_bucket"):
             edge = float(labels["le"])
-            if not edge > 0:
+            if not (0 < edge < MOST or edge == inf):
                 raise ValueError(f"{name} has the edge {edge}")
+            if len(counts) > MOST_EDGES:
+                raise ValueError(f"{name} has more than {MOST_EDGES} edges")
             counts[edge] = counts.get(edge, 0.0) + value
     return _Histogram(counts, tokens)
