@@ -208,6 +208,10 @@ def test_a_variant_that_crashes_does_not_end_the_rest(runs: Runs, keep: bool) ->
 def test_cancelled_it_reports_what_there_is_and_what_is_missing(runs: Runs, number: signal.Signals) -> None:
     process = runs.start(STAND_IN_SLOW="0.3")
     wait_until(lambda: "round 1, serving at 1:" in runs.text(), "a window", timeout_seconds=SECONDS)
+    command = [PACELINE, "experiment", "run", "-f", runs.file, "--local", "-o", runs.out]
+    variables = {"PACELINE_ENGINE": str(runs.vllm), "PACELINE_CACHE": str(runs.folder / "cache")}
+    second = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=SECONDS)
+    assert (second.returncode, "another run measures into it" in second.stderr) == (2, True), second.stderr
     process.send_signal(number)
     assert process.wait(SECONDS) == 1, runs.text()
     assert runs.alive() == []

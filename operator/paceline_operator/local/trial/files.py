@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -214,6 +215,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.logs = path / LOGS
+        self._lock: IO[bytes] | None = None
 
     def earlier(self) -> dict[str, VariantResult]:
         """What is there already, by variant. Raises UserError for what is no result."""
@@ -225,9 +227,14 @@ class Folder:
             raise UserError(f"{error}; give another folder with -o") from None
 
     def begin(self, given: Given) -> None:
-        """Make the folder. Raises UserError."""
+        """Make the folder, and hold it: two runs would measure beside each other. Raises UserError."""
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("wb")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"{self.path}: another run measures into it: wait for its end, or cancel it") from None
             self._write(KEPT, yaml.safe_dump_all(given.documents, sort_keys=False, allow_unicode=True).encode())
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {error.strerror}: give another folder with -o") from None
