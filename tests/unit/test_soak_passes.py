@@ -31,6 +31,8 @@ BOOT = (5,) * 65
 LADDER = (5, 3, 2, 1, 0)
 CYCLE = 20
 """Passes after which every kind of churn has taken place."""
+FILLED = 16
+"""Cycles until the lists of status that have an end, of decisions and of crashes, are full: half a run must have more."""
 GROWTH = 1.10
 """By which the largest of the last quarter may exceed the largest of the second."""
 
@@ -195,7 +197,7 @@ def check(seen: dict[str, list[float]]) -> None:
 
 async def test_hours_of_passes_leave_nothing_behind(world: World) -> None:
     soak = Soak(world)
-    await soak.run(24 * CYCLE)
+    await soak.run(FILLED * CYCLE * 2)
     check(soak.seen)
 
 
