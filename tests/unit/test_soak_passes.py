@@ -32,7 +32,7 @@ LADDER = (5, 3, 2, 1, 0)
 CYCLE = 20
 """Passes after which every kind of churn has taken place."""
 FILLED = 16
-"""Cycles until the lists of status that have an end, of decisions and of crashes, are full: half a run must have more."""
+"""Cycles until the lists of status that have an end (decisions, crashes) are full: half a run must have more."""
 GROWTH = 1.10
 """By which the largest of the last quarter may exceed the largest of the second."""
 
