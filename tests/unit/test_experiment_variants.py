@@ -86,6 +86,16 @@ def test_k_is_the_same_at_every_load_and_there_is_no_plugin(tuning: dict[str, An
     assert variants.VERBOSE in arguments
 
 
+def test_a_variant_that_is_its_parent_once_more_is_refused() -> None:
+    same, other = ({"name": name, "change": {"maxTokens": k}} for name, k in (("same", 5), ("other", 3)))
+    child = {"name": "child", "parent": "other", "change": {"maxTokens": 3}}
+    found = variants.of(experiment(same, other, child), serving().spec)
+    assert list(variants.refusals(found)) == [
+        "variant same: its change changes nothing: serving is like that already",
+        "variant child: its change changes nothing: other is like that already",
+    ]
+
+
 def test_what_vllm_would_not_run_is_refused_by_the_variants_name() -> None:
     enabled = {"name": "on", "change": {"adaptiveVerification": "Enabled"}}
     (said,) = variants.refusals({"on": variants.of(experiment(enabled), serving().spec)["on"]})

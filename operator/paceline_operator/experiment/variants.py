@@ -94,8 +94,11 @@ def gpus_of(spec: ServingSpec) -> int:
 
 
 def refusals(variants: Mapping[str, Variant]) -> Iterator[str]:
-    """Why vLLM would not run them: the finding of each, by its name."""
+    """Why they are not measured: what vLLM would not run, by the variant's name, and what is its parent once more."""
     for variant in variants.values():
+        parent = variants.get(variant.parent or "")
+        if parent and (variant.spec, variant.drafter) == (parent.spec, parent.drafter):
+            yield f"variant {variant.name}: its change changes nothing: {parent.name} is like that already"
         for finding in legality.check(variant.spec):
             yield f"variant {variant.name}: {finding.message}"
 
