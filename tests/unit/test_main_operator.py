@@ -224,13 +224,20 @@ async def test_a_kind_that_comes_or_goes_ends_the_run_and_a_failed_look_does_not
         async def close(self) -> None:
             pass
 
+    await _looking(operator, monkeypatch, Looked(), over)
+    assert operator.stop_flag.is_set() is ends
+
+
+async def _looking(
+    operator: process.Operator, monkeypatch: pytest.MonkeyPatch, kube: object, over: asyncio.Event
+) -> None:
+    """Run it over `kube`, without a pause between two looks at kinds, until it is over."""
     monkeypatch.setattr(process, "KINDS_SECONDS", 0.0)
     monkeypatch.setattr(process.health, "serve", lambda *_: None)
-    monkeypatch.setattr(operator, "_kube", Looked())
+    monkeypatch.setattr(operator, "_kube", kube)
     await operator.start()
     await over.wait()
     await operator.stop()
-    assert operator.stop_flag.is_set() is ends
 
 
 async def test_an_optional_kind_that_went_and_came_between_two_looks_wakes_all(
@@ -256,13 +263,8 @@ async def test_an_optional_kind_that_went_and_came_between_two_looks_wakes_all(
         async def close(self) -> None:
             pass
 
-    monkeypatch.setattr(process, "KINDS_SECONDS", 0.0)
-    monkeypatch.setattr(process.health, "serve", lambda *_: None)
-    monkeypatch.setattr(operator, "_kube", Looked())
     monkeypatch.setattr(operator.fleet, "wake_all", lambda: woken.append(True))
-    await operator.start()
-    await over.wait()
-    await operator.stop()
+    await _looking(operator, monkeypatch, Looked(), over)
     assert woken == [True]
 
 

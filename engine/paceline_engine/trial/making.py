@@ -37,6 +37,8 @@ MOST_INPUT, MOST_OUTPUT, MOST_COUNT = 1_048_576, 65_536, 10**9
 COLUMNS = ("input_tokens", "output_tokens", "count")
 HASH_SEED = {"PYTHONHASHSEED": "0"}
 """Environment of `vllm bench serve`: tokens are of the hash of a number's text, which differs between processes."""
+FILE = "made.jsonl"
+"""vLLM wants the suffix."""
 BETWEEN = "\n\n"
 """Between the texts of a talk's turns."""
 CHARACTERS = 3

@@ -19,8 +19,6 @@ from paceline_engine.trial.making import Making
 
 LOG = "bench.log"
 RESULT = "result.json"
-PROMPTS = "made.jsonl"
-"""vLLM wants the suffix."""
 
 
 class BenchError(Exception):
@@ -51,7 +49,7 @@ class Bench:
         result = self._folder / RESULT
         result.unlink(missing_ok=True)
         varying = waves.arguments(load, requests, seed, str(self._folder), RESULT)
-        prompts = making.written(self._made, self._content, self._folder / PROMPTS, requests, load, seed)
+        prompts = making.written(self._made, self._content, self._folder / making.FILE, requests, load, seed)
         asked = {"arguments": [*self._arguments, *prompts, *varying], "log": str(self._folder / LOG)}
         process = self._process or self._start(deadline)
         assert process.stdin is not None

@@ -25,7 +25,6 @@ LOADING_SECONDS = 300.0
 SETTLE_SECONDS = 10.0
 """For an engine that no longer answers to be gone: its processes end one after the other."""
 TRUST = "--trust-remote-code"
-MADE = "made.jsonl"
 
 
 class Measurer:
@@ -125,7 +124,7 @@ class Measurer:
             trust=TRUST in argv,
         )
         how = load.making(self._spec.load, serving.spec.engine.max_model_len)
-        prompts = making.written(how, self._given.prompts or b"", engine.private / MADE, requests, at, seed)
+        prompts = making.written(how, self._given.prompts or b"", engine.private / making.FILE, requests, at, seed)
         varying = waves.arguments(at, requests, seed, str(result.parent), result.name)
         await self._bench.run(
             [*shared, *prompts, *varying], LOADING_SECONDS + SLOWEST * seconds_of(self._spec.duration)
