@@ -119,7 +119,8 @@ def overhead(lane: Lane, engine: str) -> None:
     found: dict[str, Any] = {
         str(load): {"hook_us": lane.ask(engine, hook_time, load=load, k=k)} for load in SCALE.cost_loads
     }
-    for load, steps in SCALE.cost_loads.items():
+    lane.save("overhead", {"k": k, "by_load": found})
+    for load, steps in sorted(SCALE.cost_loads.items(), reverse=True):  # the greatest load is what a limit is set for
         with lane.remotes[engine].control.polled():
             here = compare(lane, (plugin, quiet, bare), load, steps, SCALE.rounds[load])
         rows += here
