@@ -87,6 +87,13 @@ def drip(send: Send, number: int) -> None:
         threading.Event().wait(1)
 
 
+def interim(send: Send, number: int) -> None:
+    """Interim answers without end, the first one in parts."""
+    send(b"\r\nHTTP")
+    while True:
+        send(b"/1.1 100 Continue\r\n\r\nHTTP" * 10_000)
+
+
 def redirect(to: str) -> Callable[[Send, int], None]:
     """Elsewhere."""
 
@@ -97,7 +104,7 @@ def redirect(to: str) -> Callable[[Send, int], None]:
 
 
 KINDS: Mapping[str, Callable[[Send, int], None]] = {
-    each.__name__: each for each in (huge, headers, bomb, garbage, lies, deep, silent, drip)
+    each.__name__: each for each in (huge, headers, bomb, garbage, lies, deep, silent, drip, interim)
 }
 
 

@@ -32,6 +32,7 @@ EXPECTED = {
     "deep": Reason.MALFORMED_ANSWER,
     "silent": Reason.POD_NOT_ANSWERING,
     "drip": Reason.POD_NOT_ANSWERING,
+    "interim": Reason.POD_NOT_ANSWERING,
 }
 
 
@@ -61,6 +62,13 @@ async def test_each_has_its_reason_in_time_and_in_bounds(kind: str, monkeypatch:
     assert seconds < 4 * engine.DEADLINE_SECONDS + 4.0
     assert peak / 2**20 < PEAK_MIB
     assert met[BAD]
+
+
+async def test_interim_answers_are_not_read_until_the_deadline() -> None:
+    with hostile.engine(BAD, hostile.interim, hostile.interim, Counter()):
+        async with EngineClient() as client:
+            found = await client.observe_engine("pod", *urls(BAD), "token", None)
+    assert "interim answers (status 1xx) were not asked for" in found.failure_message
 
 
 async def test_a_million_series_are_not_kept() -> None:

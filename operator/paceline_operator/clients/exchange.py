@@ -6,6 +6,7 @@ seventh of what it does in httpx's own connections. None is kept: it would hold 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -26,6 +27,7 @@ MAX_LINE_BYTES = 4096
 """Of /metrics; the longest that vLLM writes has some 1,000 bytes. The parser's time grows with the square of it."""
 MAX_KEPT_BYTES = 256 * 1024
 """Of the lines of one /metrics that are parsed: at most half a second, which nothing else can use."""
+INTERIM = b"HTTP/1.1 1"
 HEADERS = {"accept": "*/*", "accept-encoding": "identity", "connection": "close", "user-agent": "paceline"}
 Headers = Mapping[str, str]
 
@@ -182,9 +184,26 @@ async def lines(response: httpx.Response) -> AsyncIterator[str]:
         yield rest.decode("utf-8", "replace")
 
 
+class _Final(socket.socket):
+    """Of a peer that answers once. Nobody here asks for interim answers (1xx), and a pod may send them without end: as
+    many as a read brings are parsed before anything else has its turn, ten thousand of them."""
+
+    _begun = b""
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        taken = super().recv(size, flags)
+        if len(self._begun) < len(INTERIM):
+            self._begun = (self._begun + taken).lstrip(b"\r\n")[: len(INTERIM)]
+            if self._begun[:5] == INTERIM[:5] and self._begun[9:] == INTERIM[9:]:
+                raise ConnectionAbortedError("interim answers (status 1xx) were not asked for")
+        return taken
+
+
 def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=CONNECTIONS, force_close=True),
+        connector=aiohttp.TCPConnector(
+            limit=CONNECTIONS, force_close=True, socket_factory=lambda address: _Final(*address[:3])
+        ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
