@@ -1,17 +1,21 @@
-"""One task per object: it waits for a wake, the resync or the period the last pass asked for, and runs one pass.
+"""When each object has a pass: at a wake, at the resync, and at the period that its last pass asked for.
 
 Knows no kinds and does no I/O: a key is any hashable, a pass any coroutine function. A wake that comes during a pass
-leads to another one, passes over one object never overlap, and what a pass raises ends neither its task nor another's.
-Idle (not the leader), the fleet only remembers which objects there are.
+leads to another one, passes over one object never overlap, and what a pass raises ends nothing but itself. Where more
+is due than can be done, whoever is overdue longest is next: all are late by the same. Who waits for a turn to look at
+everything is tuned meanwhile. Idle (not the leader), the fleet only remembers which objects there are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -27,6 +31,8 @@ BACKOFF_FIRST_SECONDS = 1.0
 BACKOFF_LIMIT_SECONDS = 60.0
 PASS_LIMIT_SECONDS = 120.0
 """Every call in a pass has its own, shorter limit: this one is for what nobody thought of."""
+TIMER_SECONDS = 1e-6
+"""By which a timer may be early."""
 
 K = TypeVar("K")
 
@@ -52,14 +58,24 @@ class Outcome:
 Pass = Callable[[Trigger], Awaitable[Outcome]]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Member:
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    """One object. All times are monotonic."""
+
     work: Pass | None = None
     task: asyncio.Task[None] | None = None
-    due: float | None = None
-    """Since when a pass is running, or from when on one should be (monotonic)."""
-    running: bool = False
+    """Of the pass that runs."""
+    began_at: float = 0.0
+    """When that began."""
+    woken_at: float | None = None
+    """Since when a wake waits for its pass."""
+    resync_at: float = 0.0
+    tune_at: float | None = None
+    """When the pass of trigger PERIOD is due."""
+    not_before: float = 0.0
+    """Of a pass that was not due yet when the last one began."""
+    floor_until: float = 0.0
+    """Of any pass."""
     failures: int = 0
 
 
@@ -71,8 +87,44 @@ class _Failure:
     """Seconds in which no pass may start, whatever changes: the other side asked for them."""
 
 
+class _Turns(Generic[K]):
+    """Of one sort of passes: so many at once, and of those that wait the longest overdue first."""
+
+    def __init__(self, free: int, due: Callable[[_Member], float]) -> None:
+        self.free = free
+        self.due = due
+        self._queue: list[tuple[float, int, K]] = []
+        """(due, number, key): what was said last of a key holds, and those before are skipped."""
+        self._places: dict[K, tuple[float, int]] = {}
+        self._numbers = itertools.count()
+
+    def ask(self, key: K, member: _Member) -> None:
+        """A turn as of when it is due, in place of the one asked for before."""
+        due = self.due(member)
+        if due < math.inf and self._places.get(key, (math.nan, 0))[0] != due:
+            self._places[key] = due, next(self._numbers)
+            heapq.heappush(self._queue, (*self._places[key], key))
+
+    def next_due(self) -> float:
+        """When the next turn may be taken; infinity where nobody asks, or none is free."""
+        while self._queue and self._places.get(self._queue[0][2]) != self._queue[0][:2]:
+            heapq.heappop(self._queue)
+        return self._queue[0][0] if self._queue and self.free else math.inf
+
+    def take(self) -> K:
+        """Whose turn it is: of that key, no other is asked for any more."""
+        _, _, key = heapq.heappop(self._queue)
+        del self._places[key]
+        return key
+
+    def clear(self) -> None:
+        """Nobody asks."""
+        self._queue.clear()
+        self._places.clear()
+
+
 class Fleet(Generic[K]):
-    """All objects that this process knows, and, while it is active, their tasks.
+    """All objects that this process knows, and, while it is active, their passes.
 
     `prepare` gives an object its pass once: what that callable remembers lives until the object is gone, or `forget`.
     `concurrency`: passes at once of trigger PERIOD, and as many of others.
@@ -90,34 +142,36 @@ class Fleet(Generic[K]):
         self._prepare = prepare
         self._clock = clock
         # Apart: a thousand objects that all wait for a slow API server must not keep those waiting that ask it nothing.
-        self._slots = {True: asyncio.Semaphore(concurrency), False: asyncio.Semaphore(concurrency)}
+        self._looks: _Turns[K] = _Turns(concurrency, _look_due)
+        self._tunes: _Turns[K] = _Turns(concurrency, _tune_due)
         self._resync = resync_seconds
         self._jitter = jitter
         self._members: dict[K, _Member] = {}
-        self._active = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """While active."""
+        self._timer: asyncio.TimerHandle | None = None
         self._begun_at = 0.0
-        """When a pass began last, or the tasks did (monotonic)."""
+        """When a pass began last, or all did (monotonic)."""
 
     def __len__(self) -> int:
-        return len(self._members) if self._active else 0
+        return len(self._members) if self._loop else 0
 
     def __contains__(self, key: K) -> bool:
         return key in self._members
 
     def add(self, key: K) -> None:
-        """An object that is, or may be, there: start its task, or wake it."""
+        """An object that is, or may be, there: begin with it, or wake it."""
         if key not in self._members:
-            self._members[key] = _Member()
-            if self._active:
-                self._launch(key)
+            self._members[key] = self._fresh()
         self.wake(key)
 
     def wake(self, key: K) -> None:
         """Something about a known object changed. Unknown keys are nobody's business."""
-        if member := self._members.get(key):
-            member.wake.set()
-            if member.due is None or member.due > self._clock.monotonic():
-                member.due = self._clock.monotonic()
+        member = self._members.get(key)
+        if member and self._loop and member.woken_at is None:
+            member.woken_at = self._clock.monotonic()
+            self._ask(key, member)
+            self._go_on()
 
     def wake_all(self) -> None:
         """Something changed that may concern every object."""
@@ -125,13 +179,14 @@ class Fleet(Generic[K]):
             self.wake(key)
 
     def start(self) -> None:
-        """Become active: one task for each object."""
-        if self._active:
+        """Become active: each object has a pass that looks at everything."""
+        if self._loop:
             return
-        self._active = True
+        self._loop = asyncio.get_running_loop()
         self._begun_at = self._clock.monotonic()
-        for key in self._members:
-            self._launch(key)
+        for key, before in self._members.items():
+            self._members[key] = self._fresh(before.work)
+        self.wake_all()
 
     def forget(self) -> None:
         """What passes remember of their objects. Only while idle."""
@@ -140,13 +195,16 @@ class Fleet(Generic[K]):
 
     async def stop(self) -> None:
         """Become idle. Returns when no pass runs any more; which objects there are is remembered."""
-        self._active = False
+        self._loop = None
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        self._looks.clear()
+        self._tunes.clear()
         tasks = [member.task for member in self._members.values() if member.task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for member in self._members.values():
-            member.task = member.due = None
 
     def overdue(self) -> float:
         """Seconds by which the most overdue object is late."""
@@ -160,60 +218,72 @@ class Fleet(Generic[K]):
 
     def _late(self, since: float) -> float:
         """As `overdue`; those that wait for their turn count from `since` at the earliest."""
-        if not self._active:
+        if not self._loop:
             return 0.0
         now = self._clock.monotonic()
-        due = ((m.due if m.running else max(m.due, since)) for m in self._members.values() if m.due is not None)
-        return max(0.0, now - min(due, default=now))
+        due = (m.began_at if m.task else max(_look_due(m), since) for m in self._members.values())
+        tune = (max(_tune_due(m), since) for m in self._members.values() if not m.task)
+        return max(0.0, now - min(itertools.chain(due, tune), default=now))
 
-    def _launch(self, key: K) -> None:
-        member = self._members[key]
-        member.wake.set()  # the first pass looks at everything
-        member.due = self._clock.monotonic()
-        member.failures = 0
-        member.task = asyncio.get_running_loop().create_task(self._run(key, member), name=f"fleet {key}")
+    def _fresh(self, work: Pass | None = None) -> _Member:
+        return _Member(work, resync_at=self._clock.monotonic() + self._resync)
 
-    async def _run(self, key: K, member: _Member) -> None:
-        work = member.work = member.work or self._prepare(key)
-        after: float | None = None
-        resync_at = self._clock.monotonic()
-        while True:
-            trigger = await self._wait(member, after, resync_at)
-            async with self._slots[trigger is Trigger.PERIOD]:
-                self._begun_at = member.due = self._clock.monotonic()
-                member.running = True
-                try:
-                    result = await self._pass(key, member, work, trigger)
-                finally:
-                    member.running = False
-            now = self._clock.monotonic()
-            if isinstance(result, Outcome):
-                if result.gone and not member.wake.is_set():
-                    del self._members[key]
-                    return
-                after, floor = result.after, GAP_SECONDS
-                if trigger is not Trigger.PERIOD:
-                    # Spread, so that objects which were listed together are not resynced together for ever.
-                    resync_at = now + self._resync * (0.75 + self._jitter() / 2)
-            else:
-                after, floor = None, max(GAP_SECONDS, result.floor)
-                resync_at = now + max(result.backoff, floor)  # what was half done is done again from the start
-            due = resync_at if after is None else min(now + after, resync_at)
-            member.due = now + floor if member.wake.is_set() else max(now + floor, due)
-            await asyncio.sleep(floor)
-            after = None if after is None else max(0.0, after - floor)
+    def _ask(self, key: K, member: _Member) -> None:
+        if not member.task:  # else once it has ended
+            self._looks.ask(key, member)
+            self._tunes.ask(key, member)
 
-    async def _wait(self, member: _Member, after: float | None, resync_at: float) -> Trigger:
-        """Until the next pass is due; clears the wake before the pass reads anything, so that none is lost."""
-        until_resync = max(0.0, resync_at - self._clock.monotonic())
-        seconds = until_resync if after is None else min(after, until_resync)
+    def _go_on(self) -> None:
+        """Begin what is due and has its turn, and come back when more is due."""
+        if not self._loop:
+            return
+        soon = self._clock.monotonic() + TIMER_SECONDS
+        for turns in (self._looks, self._tunes):
+            while turns.next_due() <= soon:
+                key = turns.take()
+                member = self._members.get(key)
+                if member and not member.task:
+                    self._begin(key, member, turns)
+        due = min(self._looks.next_due(), self._tunes.next_due())
+        if self._timer:
+            self._timer.cancel()
+        delay = due - self._clock.monotonic()
+        self._timer = self._loop.call_later(max(0.0, delay), self._go_on) if due < math.inf else None
+
+    def _begin(self, key: K, member: _Member, turns: _Turns[K]) -> None:
+        assert self._loop
+        self._begun_at = member.began_at = self._clock.monotonic()
+        trigger = Trigger.PERIOD
+        if turns is self._looks:
+            trigger = Trigger.RESYNC if member.woken_at is None else Trigger.WAKE
+            member.woken_at = None  # before the pass reads anything, so that no wake is lost
+        turns.free -= 1
+        member.task = self._loop.create_task(self._run(key, member, turns, trigger), name=f"fleet {key}")
+
+    async def _run(self, key: K, member: _Member, turns: _Turns[K], trigger: Trigger) -> None:
         try:
-            async with asyncio.timeout(seconds):
-                await member.wake.wait()
-        except TimeoutError:
-            return Trigger.RESYNC if seconds == until_resync else Trigger.PERIOD
-        member.wake.clear()
-        return Trigger.WAKE
+            work = member.work = member.work or self._prepare(key)
+            result = await self._pass(key, member, work, trigger)
+        finally:
+            turns.free += 1
+            member.task = None
+        now = self._clock.monotonic()
+        if isinstance(result, Outcome):
+            if result.gone and member.woken_at is None:
+                del self._members[key]
+                self._go_on()
+                return
+            member.not_before = now + GAP_SECONDS
+            member.tune_at = None if result.after is None else now + result.after
+            if trigger is not Trigger.PERIOD:
+                # Spread, so that objects which were listed together are not resynced together for ever.
+                member.resync_at = now + self._resync * (0.75 + self._jitter() / 2)
+        else:
+            member.not_before = member.floor_until = now + max(GAP_SECONDS, result.floor)
+            member.tune_at = None
+            member.resync_at = max(now + result.backoff, member.not_before)  # what was half done, from the start
+        self._ask(key, member)
+        self._go_on()
 
     async def _pass(self, key: K, member: _Member, work: Pass, trigger: Trigger) -> Outcome | _Failure:
         started = self._clock.monotonic()
@@ -243,3 +313,13 @@ class Fleet(Generic[K]):
             exc_info=None if expected else error,
         )  # fmt: skip
         return _Failure(backoff, floor)
+
+
+def _look_due(member: _Member) -> float:
+    """Of a pass that looks at everything. Who was tuned while waiting for it keeps the place."""
+    since = member.resync_at if member.woken_at is None else min(member.woken_at, member.resync_at)
+    return max(since, member.floor_until if since < member.began_at else member.not_before)
+
+
+def _tune_due(member: _Member) -> float:
+    return math.inf if member.tune_at is None else max(member.tune_at, member.not_before)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paceline_operator import fleet
 from paceline_operator.fleet import Fleet, Outcome, Trigger
@@ -319,6 +322,81 @@ def test_passes_that_look_at_everything_keep_none_of_the_tuner_waiting() -> None
         assert log.times("tuned") == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]
         assert {key for key, _, _ in log.starts} == {"tuned", "slow"}
         await fleet_.stop()
+
+    run(scenario())
+
+
+def test_who_waits_for_a_turn_to_look_at_everything_is_tuned_meanwhile_and_keeps_the_place() -> None:
+    async def scenario() -> None:
+        running = 0
+
+        async def work(key: str) -> Outcome:
+            nonlocal running
+            trigger = log.starts[-1][2]
+            if trigger is not Trigger.PERIOD and asyncio.get_running_loop().time() > 10.0:
+                running += 1
+                assert running == 1, "one look at a time"
+                await asyncio.sleep(30.0)
+                running -= 1
+            return Outcome(after=10.0)
+
+        log = Log(does=work)
+        fleet_ = make(log, concurrency=1, resync_seconds=1e6)
+        names = ["a", "b", "c", "d"]
+        for key in names:
+            fleet_.add(key)
+        fleet_.start()
+        await asyncio.sleep(15.0)
+        for key in names:
+            fleet_.wake(key)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(200.0)
+        for place, key in enumerate(names):
+            looks = [start for name, start, trigger in log.starts if (name, trigger) == (key, Trigger.WAKE)]
+            assert looks[1:] == [pytest.approx(15.0 + 30.0 * place, abs=1e-3)]
+            gaps = [late - early for early, late in pairwise(log.times(key))]
+            assert max(gaps) <= 30.0 + 10.0 + 1.0, "no longer than its own look takes"
+            assert sum(gap > 10.1 for gap in gaps) == 1
+        await fleet_.stop()
+
+    run(scenario())
+
+
+@given(
+    seconds=st.lists(st.floats(0.2, 4.0), min_size=12, max_size=40),
+    concurrency=st.integers(1, 4),
+    woken=st.lists(st.tuples(st.integers(0, 39), st.floats(0.0, 200.0)), max_size=30),
+)
+@settings(max_examples=40, deadline=None)
+def test_where_more_is_due_than_can_be_done_all_are_late_by_the_same(
+    seconds: list[float], concurrency: int, woken: list[tuple[int, float]]
+) -> None:
+    """Whatever wakes come in between, of whatever is slow."""
+
+    async def scenario() -> None:
+        async def work(key: str) -> Outcome:
+            await asyncio.sleep(seconds[int(key)])
+            return Outcome(after=1.0)
+
+        log = Log(does=work)
+        fleet_ = make(log, concurrency=concurrency, resync_seconds=1e6)
+        for number in range(len(seconds)):
+            fleet_.add(str(number))
+        fleet_.start()
+        turn = sum(seconds) / concurrency
+        end = 200.0 + 10 * turn
+        for number, at in sorted(woken, key=lambda one: one[1]):
+            await asyncio.sleep(max(0.0, at - asyncio.get_running_loop().time()))
+            fleet_.wake(str(number % len(seconds)))
+        await asyncio.sleep(end - asyncio.get_running_loop().time())
+        await fleet_.stop()
+        late = []
+        for number in range(len(seconds)):
+            times = [at for at in log.times(str(number)) if at > 2 * turn] + [end]
+            late += [after - before - 1.0 for before, after in pairwise(times)][:-1]
+            assert end - times[-2] <= 2 * turn + 3 * max(seconds), "and nobody starves"
+        mean = sum(late) / len(late)
+        assert max(late) <= 2 * mean + 3 * max(seconds)
 
     run(scenario())
 
