@@ -6,7 +6,9 @@ The same words for a serving of a cluster and for a recorded one: both have a st
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from paceline_engine.protocol import LOAD_EDGES, load_bucket
 from paceline_operator.api.status import (
     BucketStatus,
     DecisionRecord,
@@ -15,6 +17,7 @@ from paceline_operator.api.status import (
     TableRow,
     VerificationStatus,
 )
+from paceline_operator.tuning.load import inside
 
 TOLD_CONDITIONS = ("MetricsAvailable", "SpeculationEffective", "Tuned")
 HEAD = (
@@ -29,11 +32,52 @@ def text(name: str, status: ServingStatus) -> str:
     if status.verification:
         lines += ["", *_verification(status.verification)]
     for bucket in status.buckets:
-        lines += ["", *_bucket(bucket)]
+        lines += ["", *_bucket(bucket, status.table)]
     for record in status.decisions:
         lines += ["", *decision(record)]
     if not status.decisions:
         lines += ["", "no decision was made yet"]
+    return "\n".join(lines)
+
+
+class Entry(NamedTuple):
+    """What the table in force says of one load."""
+
+    requests: int
+    k: int | None
+    """None: no table is known."""
+    from_requests: int
+    """From which on, and"""
+    until_requests: int | None
+    """up to which the table has this k; None = for all above."""
+    bucket: int
+    """Lower edge of the load bucket, whose requests are measured and decided together."""
+
+
+def entry(status: ServingStatus, requests: int) -> Entry:
+    """At `requests` (>= 1). A table that nobody has decided yet may change inside a bucket."""
+    k, start = None, 1
+    for row in status.table:
+        if row.from_requests > requests:
+            return Entry(requests, k, start, row.from_requests - 1, load_bucket(requests))
+        if row.k != k:
+            k, start = row.k, row.from_requests
+    return Entry(requests, k, start, None, load_bucket(requests))
+
+
+def at(name: str, status: ServingStatus, requests: int) -> str:
+    """The k that engines draft with `requests` in a step, and what is known of that load."""
+    found = entry(status, requests)
+    until = "on" if found.until_requests is None else f"to {found.until_requests}"
+    said = "unknown" if found.k is None else f"{found.k}, the table's from {found.from_requests} {until}"
+    lines = [name, f"at {requests} requests: k {said}"]
+    bucket = next((one for one in status.buckets if one.from_requests == found.bucket), None)
+    if bucket is None:
+        return "\n".join([*lines, f"nothing is known yet {_span(found.bucket)}"])
+    lines += ["", f"measured together {_span(found.bucket)}:", *_bucket(bucket, status.table)]
+    for record in status.decisions:
+        if load_bucket(record.requests) == found.bucket:
+            lines += ["", *decision(record)]
     return "\n".join(lines)
 
 
@@ -48,8 +92,11 @@ def decision(record: DecisionRecord) -> list[str]:
 
 
 def _now(status: ServingStatus) -> Iterator[str]:
-    load = "idle or unknown" if status.load_requests is None else f"{status.load_requests} requests an engine"
-    yield f"k {status.k or 'unknown'} in force, load {load}, tier {status.tier}, generation {status.policy_generation}"
+    load, ks = "idle or unknown", f"k {status.k or 'unknown'}"
+    if status.load_requests is not None:
+        load = f"{status.load_requests} requests an engine"
+        ks += "".join(f" (from {start} requests on k {k})" for start, k in _inside(status.load_requests, status.table))
+    yield f"{ks} in force, load {load}, tier {status.tier}, generation {status.policy_generation}"
     yield f"table: {_table(status.table)}"
     if status.recommended_table:
         yield f"recommended: {_table(status.recommended_table)}"
@@ -81,11 +128,25 @@ def _verification(found: VerificationStatus) -> Iterator[str]:
         yield f"  at {row.from_requests} requests {row.mode}{cap} with k {row.k}: {gain} of verifying all at the best k"
 
 
-def _bucket(bucket: BucketStatus) -> list[str]:
+def _bucket(bucket: BucketStatus, table: Sequence[TableRow]) -> list[str]:
     state = "observed" if bucket.observed else "observing"
     if bucket.recommended_k is not None:
         state += f", k {bucket.recommended_k} recommended"
-    return [f"at {bucket.from_requests} requests: k {bucket.k}, {state}", *_rows(bucket.candidates, {bucket.k: ">"})]
+    changes = _inside(bucket.from_requests, table)
+    ks = ", ".join([f"k {bucket.k}", *(f"from {start} on k {k}" for start, k in changes)])
+    marks = {bucket.k: ">"} | {k: ">" for _, k in changes}
+    return [f"at {bucket.from_requests} requests: {ks}, {state}", *_rows(bucket.candidates, marks)]
+
+
+def _inside(bucket: int, table: Sequence[TableRow]) -> list[tuple[int, int]]:
+    return inside([(row.from_requests, row.k) for row in table], bucket)
+
+
+def _span(bucket: int) -> str:
+    above = next((edge for edge in LOAD_EDGES if edge > bucket), None)
+    if above is None:
+        return f"from {bucket} requests on"
+    return f"at {bucket} requests" if above == bucket + 1 else f"from {bucket} to {above - 1} requests"
 
 
 def _rows(candidates: Sequence[GoodputRow], marks: dict[int, str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from paceline_engine.protocol import compress
 from paceline_operator import explained
 from paceline_operator.api.status import (
     BucketStatus,
@@ -197,3 +198,60 @@ def test_every_status_can_be_told(status: ServingStatus) -> None:
     said = explained.text("team/chat", status)
     assert said.startswith("team/chat\n")
     assert all(record.message.strip() in said for record in status.decisions)
+
+
+def table(*rows: tuple[int, int]) -> list[TableRow]:
+    return [TableRow(from_requests=start, k=k) for start, k in rows]
+
+
+def test_a_table_that_changes_inside_a_load_is_told_so_and_asked_for_any_load() -> None:
+    bucket = BucketStatus(from_requests=16, k=5, observed=False)
+    status = ServingStatus(k="3-5", load_requests=16, table=table((1, 5), (17, 3), (24, 2)), buckets=[bucket])
+    said = explained.text("team/chat", status)
+    assert "\nk 3-5 (from 17 requests on k 3) in force, load 16 requests an engine" in said
+    assert "\nat 16 requests: k 5, from 17 on k 3, observing" in said
+    at = explained.at("team/chat", status, 20)
+    assert at.startswith("team/chat\nat 20 requests: k 3, the table's from 17 to 23\n")
+    assert "measured together from 16 to 23 requests:\nat 16 requests: k 5, from 17 on k 3, observing" in at
+    assert explained.at("team/chat", status, 24).endswith(
+        "k 2, the table's from 24 on\nnothing is known yet from 24 to 31 requests"
+    )
+    assert explained.at("team/chat", ServingStatus(), 1).endswith(
+        "at 1 requests: k unknown\nnothing is known yet at 1 requests"
+    )
+
+
+def test_a_load_is_told_with_its_own_decisions_alone() -> None:
+    records = [
+        DecisionRecord(
+            at=str(load), reason="Load", message=f"moved at {load}", requests=load, from_k=5, to_k=3, generation=1
+        )
+        for load in (16, 32)
+    ]
+    bucket = BucketStatus(from_requests=16, k=3, observed=True)
+    said = explained.at("a/b", ServingStatus(table=table((1, 3)), buckets=[bucket], decisions=records), 23)
+    assert "moved at 16" in said
+    assert "moved at 32" not in said
+
+
+@given(st.lists(st.integers(0, 8), min_size=2, max_size=80), st.data())
+def test_the_k_of_a_load_is_that_of_the_dense_table(ks: list[int], data: st.DataObject) -> None:
+    dense = [ks[0], *ks]
+    requests = data.draw(st.integers(1, len(ks)))
+    found = explained.entry(ServingStatus(table=table(*compress(dense))), requests)
+    last = len(ks) if found.until_requests is None else found.until_requests
+    assert set(dense[found.from_requests : last + 1]) == {found.k} == {dense[requests]}
+    assert found.from_requests <= requests <= last
+    assert found.from_requests == 1 or dense[found.from_requests - 1] != found.k
+    assert found.until_requests is None or dense[found.until_requests + 1] != found.k
+
+
+def test_a_recording_is_asked_for_one_load(trace: Path) -> None:
+    assert re.search(
+        r"^at 9 requests: k 5, the table's from 1 to \d+$",
+        invoke("--record", str(trace), "--requests", "9"),
+        re.MULTILINE,
+    )
+    told = json.loads(invoke("--record", str(trace), "--requests", "9", "-o", "json"))
+    assert told["at"]["requests"] == 9
+    assert (told["at"]["k"], told["at"]["bucket"], told["at"]["fromRequests"]) == (5, 8, 1)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic.alias_generators import to_camel
 
 from paceline_operator import explained, told, worth
 from paceline_operator.api.status import DecisionRecord, ServingStatus
@@ -44,6 +45,9 @@ def explain(
     namespace: Namespace = None,
     context: Context = None,
     output: Annotated[Form, typer.Option("--output", "-o", help="For people, or for programs.")] = Form.TABLE,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="In a step: tell of this load alone, and of the k that it has now.")
+    ] = None,
     gpu_hour: Annotated[
         float | None, typer.Option(min=0, help="Price of a GPU for an hour: tells the cost of a million tokens.")
     ] = None,
@@ -63,19 +67,23 @@ def explain(
         name, status = of_cluster(serving, Where(context, namespace)) if serving else of_trace(record)
     except UserError as error:
         fail("explain", error)
-    text = structured(plain(name, status), output)
+    text = structured(plain(name, status, requests), output)
     if text is not None:
         typer.echo(text)
         return
-    typer.echo(explained.text(name, status))
+    typer.echo(explained.text(name, status) if requests is None else explained.at(name, status, requests))
     if any(one is not None for one in (gpu_hour, prefill_share, temperature, structured_share)):
         workload = Workload(prefill_share=prefill_share, temperature=temperature, structured_share=structured_share)
         typer.echo(f"\n{worth.text(worth.of_status(status, workload, gpu_hour, gpus))}")
 
 
-def plain(name: str, status: ServingStatus) -> Object:
-    """Status with the API's own names and units."""
-    return {"name": name, "status": status.model_dump(mode="json", by_alias=True, exclude_none=True)}
+def plain(name: str, status: ServingStatus, requests: int | None = None) -> Object:
+    """Status with the API's own names and units, and what the table says of `requests` in a step."""
+    found: Object = {"name": name, "status": status.model_dump(mode="json", by_alias=True, exclude_none=True)}
+    if requests is not None:
+        at = explained.entry(status, requests)._asdict()
+        found["at"] = {to_camel(key): value for key, value in at.items() if value is not None}
+    return found
 
 
 def of_cluster(serving: str, where: Where) -> tuple[str, ServingStatus]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from paceline_engine.protocol import LOAD_EDGES, Samples, load_bucket
 
@@ -21,6 +23,13 @@ class Load:
 def buckets_of(max_num_seqs: int) -> tuple[int, ...]:
     """Lower edges of the load buckets that an engine of `max_num_seqs` requests can reach."""
     return tuple(edge for edge in LOAD_EDGES if edge <= max_num_seqs)
+
+
+def inside(rows: Iterable[tuple[int, int]], bucket: int) -> list[tuple[int, int]]:
+    """Of a table's rows (from_requests ascending, k) those where it changes inside a load bucket: one that nobody has
+    decided yet may."""
+    above = next((edge for edge in LOAD_EDGES if edge > bucket), math.inf)
+    return [(start, k) for (_, before), (start, k) in pairwise(rows) if before != k and bucket < start < above]
 
 
 def observe(answers: Iterable[Samples], limit: int = LOAD_EDGES[-1]) -> Load:
