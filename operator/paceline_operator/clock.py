@@ -54,7 +54,7 @@ class FakeClock:
 
 def rfc3339(moment: datetime) -> str:
     """`2026-01-01T00:00:00Z`, the way Kubernetes writes times."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def moment(text: object) -> datetime | None:

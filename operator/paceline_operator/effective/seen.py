@@ -65,28 +65,32 @@ def sampled(past: Seen, state: State, samples: Samples) -> Seen:
     decoded = [cell for cell in samples.cells if not cell.probe and not cell.prompt]
     missed = [cell for cell in decoded if cell.request_steps > graphs.get(cell.k_drafted, 0) * cell.steps]
     smaller = [cell for cell in samples.cells if cell.k_drafted < most]
-    past = replace(past, shift=added(past.shift, samples.acceptance), decay=decay.added(past.decay, samples.cells))
-    past = _added(
+    return replace(
         past,
-        verified=_total(cell.drafted[0] for cell in cells if cell.drafted),
-        accepted=_total(cell.accepted[0] for cell in cells if cell.accepted),
+        shift=added(past.shift, samples.acceptance),
+        decay=decay.added(past.decay, samples.cells),
+        **_added(
+            past,
+            verified=_total(cell.drafted[0] for cell in cells if cell.drafted),
+            accepted=_total(cell.accepted[0] for cell in cells if cell.accepted),
+        ),
+        **_added(
+            past,
+            request_steps=_total(cell.request_steps for cell in cells),
+            drafts=_total(cell.drafts for cell in cells),
+        ),
+        **_added(
+            past,
+            on=_total(steps for k, steps in samples.steps_by_k.items() if k > 0),
+            off=_total([samples.steps_by_k.get(0, 0)]),
+        ),
+        **_added(
+            past,
+            smaller=_total(cell.steps for cell in smaller),
+            surplus=sum(_total([cell.steps]) * _beyond(cell.k_verified, cell.k_drafted, most) for cell in smaller),
+        ),
+        **_added(past, decoded=_total(cell.steps for cell in decoded), missed=_total(cell.steps for cell in missed)),
     )
-    past = _added(
-        past,
-        request_steps=_total(cell.request_steps for cell in cells),
-        drafts=_total(cell.drafts for cell in cells),
-    )
-    past = _added(
-        past,
-        on=_total(steps for k, steps in samples.steps_by_k.items() if k > 0),
-        off=_total([samples.steps_by_k.get(0, 0)]),
-    )
-    past = _added(
-        past,
-        smaller=_total(cell.steps for cell in smaller),
-        surplus=sum(_total([cell.steps]) * _beyond(cell.k_verified, cell.k_drafted, most) for cell in smaller),
-    )
-    return _added(past, decoded=_total(cell.steps for cell in decoded), missed=_total(cell.steps for cell in missed))
 
 
 def counted(past: Seen, counters: Mapping[str, float], asked: tuple[int, int]) -> Seen:
@@ -105,11 +109,15 @@ def counted(past: Seen, counters: Mapping[str, float], asked: tuple[int, int]) -
     request_steps = max(0.0, gain(GENERATED_TOKENS) - accepted)  # each gives one token beside the accepted ones
     k, most = asked
     smaller = drafts if k < most and before.get(RUNNING) == now.get(RUNNING) else 0.0
-    past = _added(past, verified=drafts, accepted=accepted)
-    past = _added(past, request_steps=request_steps if k else 0.0, drafts=drafts if k else 0.0)
-    past = _added(past, on=request_steps if k else 0.0, off=0.0 if k else request_steps)
     surplus = smaller * _beyond(gain(DRAFT_TOKENS) / drafts, k, most) if smaller else 0.0
-    return replace(_added(past, smaller=smaller, surplus=surplus), counters=now)
+    return replace(
+        past,
+        counters=now,
+        **_added(past, verified=drafts, accepted=accepted),
+        **_added(past, request_steps=request_steps if k else 0.0, drafts=drafts if k else 0.0),
+        **_added(past, on=request_steps if k else 0.0, off=0.0 if k else request_steps),
+        **_added(past, smaller=smaller, surplus=surplus),
+    )
 
 
 def _beyond(drafted: float, asked: int, most: int) -> float:
@@ -121,8 +129,8 @@ def _total(counts: Iterable[float]) -> float:
     return float(min(sum(counts), LARGEST))
 
 
-def _added(past: Seen, **news: float) -> Seen:
-    """`past` with more of what belongs together, of which the old counts the less the more there is that is new."""
+def _added(past: Seen, **news: float) -> dict[str, float]:
+    """Of `past`, what belongs together with more of it, of which the old counts the less the more is new."""
     most, new = max(getattr(past, name) for name in news), max(news.values())
     keep = min(MEMORY_STEPS / (MEMORY_STEPS + new), MEMORY_STEPS / max(most, MEMORY_STEPS)) if new > 0 else 1.0
-    return replace(past, **{name: keep * getattr(past, name) + value for name, value in news.items()})
+    return {name: keep * getattr(past, name) + value for name, value in news.items()}

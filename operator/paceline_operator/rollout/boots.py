@@ -23,13 +23,15 @@ PATHS = (
     "tuning.ladder",
 )
 """What a proposal may change of how speculation is booted."""
+_ROOMS = {path.partition(".")[0] for path in PATHS}
+"""Of a spec, where `PATHS` begin: the rest, which is most of it, need not be written out in each pass."""
 KEPT = 4
 """Boots remembered, the one in force included."""
 
 
 def fields_of(spec: ServingSpec) -> list[BootField]:
     """`PATHS` of `spec`."""
-    whole = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    whole = spec.model_dump(mode="json", by_alias=True, exclude_none=True, include=_ROOMS)
     return [BootField(path=path, value=json.dumps(_at(whole, path), sort_keys=True)) for path in PATHS]
 
 
