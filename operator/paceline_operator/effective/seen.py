@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from paceline_engine.protocol import Samples, State
 from paceline_operator.effective import decay
@@ -129,7 +130,7 @@ def _total(counts: Iterable[float]) -> float:
     return float(min(sum(counts), LARGEST))
 
 
-def _added(past: Seen, **news: float) -> dict[str, float]:
+def _added(past: Seen, **news: float) -> dict[str, Any]:
     """Of `past`, what belongs together with more of it, of which the old counts the less the more is new."""
     most, new = max(getattr(past, name) for name in news), max(news.values())
     keep = min(MEMORY_STEPS / (MEMORY_STEPS + new), MEMORY_STEPS / max(most, MEMORY_STEPS)) if new > 0 else 1.0
