@@ -7,7 +7,6 @@ used: so it adds no finalizer and no annotation, and writes nothing. Children an
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import itertools
 import logging
@@ -27,9 +26,6 @@ from paceline_operator.settings import read as read_settings
 
 logger = logging.getLogger(__name__)
 
-LARGE_BYTES = 128 * 1024
-M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
-"""Of glibc's malloc.h."""
 STEADY_SECONDS = 120.0
 """A run of this length was a good one: the pause after it begins anew."""
 LEVELS = {signal.SIGUSR1: "DEBUG", signal.SIGUSR2: "INFO"}
@@ -164,15 +160,6 @@ def set_level(level: str) -> None:
     ours.setLevel(level)
 
 
-def give_back_memory() -> None:
-    """Let glibc return large blocks at once, and have one arena: else a list of a thousand objects, read once, leaves
-    holes that stay ours, for each thread some. Other libraries do not have it, and do without."""
-    with suppress(AttributeError, OSError):
-        library = ctypes.CDLL(None)
-        library.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
-        library.mallopt(M_ARENA_MAX, 1)
-
-
 def main() -> None:
     """Run until SIGTERM. An unusable configuration ends the process with its reason and status 1."""
     try:
@@ -180,7 +167,6 @@ def main() -> None:
         kopf.configure(log_format=kopf.LogFormat.JSON if config.log_format == "json" else kopf.LogFormat.FULL)
         set_level(config.log_level)
         shallow.install()
-        give_back_memory()
         # What was imported stays for ever: left out of the count, full collections follow the growth of what servings
         # need, of which cycles would else keep a fourth of everything alive.
         gc.freeze()
