@@ -99,9 +99,11 @@ class _Turns(Generic[K]):
         self._numbers = itertools.count()
 
     def ask(self, key: K, member: _Member) -> None:
-        """A turn as of when it is due, in place of the one asked for before."""
+        """A turn as of when it is due, in place of the one asked for before; none where it is not due any more."""
         due = self.due(member)
-        if due < math.inf and self._places.get(key, (math.nan, 0))[0] != due:
+        if due == math.inf:
+            self._places.pop(key, None)
+        elif self._places.get(key, (math.nan, 0))[0] != due:
             self._places[key] = due, next(self._numbers)
             heapq.heappush(self._queue, (*self._places[key], key))
 

@@ -175,6 +175,21 @@ def test_a_wake_ends_a_backoff_but_not_the_time_the_server_asked_for() -> None:
     run(scenario())
 
 
+def test_a_failure_ends_the_period_that_was_asked_for_before() -> None:
+    async def scenario() -> None:
+        log = Log(does=outcomes(Outcome(after=10.0), ThrottledError(30.0), Outcome()))
+        fleet_ = make(log, jitter=1.0)
+        fleet_.start()
+        fleet_.add("a")
+        await asyncio.sleep(1)
+        fleet_.wake("a")
+        await asyncio.sleep(60)
+        assert log.times() == [0.0, 1.0, 31.0]
+        await fleet_.stop()
+
+    run(scenario())
+
+
 def test_one_object_that_fails_or_hangs_delays_no_other() -> None:
     async def scenario() -> None:
         async def work(key: str) -> Outcome:
