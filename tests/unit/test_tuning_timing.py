@@ -113,3 +113,4 @@ def test_a_cell_without_time_says_nothing() -> None:
     empty = cell([0.02]).model_copy(update={"seconds": 0.0})
     assert robust_mean(empty) is None
     assert robust_mean(cell([0.02]).model_copy(update={"steps": 0})) is None
+    assert robust_mean(cell([0.02]).model_copy(update={"seconds": 1e-258})) is None

@@ -82,8 +82,8 @@ def places(values: tuple[int, ...]) -> Mapping[int, int]:
 def robust_mean(cell: CostCell) -> tuple[float, float, int] | None:
     """Mean step seconds without stalls, the variance of a step's logarithm, and the steps that were kept.
 
-    None where a cell holds no time. Stalls are found in the histogram (its bins are 5 % wide) and taken out of the sums
-    at their bin's middle.
+    None where a cell holds no time, or so little that its square is none. Stalls are found in the histogram (its bins
+    are 5 % wide) and taken out of the sums at their bin's middle.
     """
     if cell.steps < 1 or cell.seconds <= 0:
         return None
@@ -111,5 +111,7 @@ def robust_mean(cell: CostCell) -> tuple[float, float, int] | None:
     if steps < 1 or seconds <= 0:
         return None
     mean = seconds / steps
+    if not mean * mean:
+        return None
     variance = max(squared / steps / (mean * mean) - 1.0, 1e-4)
     return mean, min(variance, 1.0), steps
