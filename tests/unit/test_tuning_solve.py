@@ -15,7 +15,7 @@ from paceline_engine.protocol import LOAD_EDGES, MAX_K
 from paceline_operator.tuning.goodput import Board, Scores, goodput
 from paceline_operator.tuning.load import buckets_of
 from paceline_operator.tuning.prior import boot_table
-from paceline_operator.tuning.solve import LEAST_ERRORS, between, choose, off_allowance, table
+from paceline_operator.tuning.solve import LEAST_ERRORS, OFF_FAVOUR, between, choose, off_allowance, table
 
 LADDER = (5, 3, 2, 1, 0)
 
@@ -146,7 +146,7 @@ def test_a_choice_is_a_known_k_that_gains_more_than_its_band(
     choice = choose(scores(tokens, error, tuple(known)), incumbent, min_gain, restless, limit)
     assert choice.k == incumbent or choice.k in known
     if choice.k != incumbent and not choice.limited:
-        least = min_gain if choice.k else -min_gain
+        least = min_gain if choice.k else -OFF_FAVOUR * min_gain
         assert choice.gain > choice.band >= least
         assert tokens[choice.k] > tokens[incumbent] * (1 + min(0.0, least))
 
@@ -198,10 +198,6 @@ def test_of_two_that_are_nearly_equal_the_one_that_drafts_nothing_is_taken() -> 
     assert choose(nearly, 0, 0.01).k == 0
     better = scores({5: 80.0, 3: 90.0, 2: 95.0, 1: 101.0, 0: 100.0}, error=0.003)
     assert choose(better, 1, 0.01).k == 1
-    vague = scores({5: 80.0, 3: 90.0, 2: 95.0, 1: 100.8, 0: 100.0}, error=0.02)
-    assert choose(vague, 1, 0.01).k == 0, "within a standard error the tie band is as wide as for any k"
-    assert choose(vague, 0, 0.01).k == 0
-    assert choose(vague, 1, 0.01, restless=4.0).k == 1, "but not once more and once more"
     # The quick look before it lets both through, and no load of which nothing is close.
     assert board(nearly).stirred({8: 1}, LEAST_ERRORS, off_allowance(0.01)) == {8}
     assert board(nearly).stirred({8: 0}, LEAST_ERRORS, off_allowance(0.01)) == set()

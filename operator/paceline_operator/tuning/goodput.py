@@ -110,8 +110,8 @@ class Board(NamedTuple):
         )
 
     def stirred(self, incumbents: Mapping[int, int], errors: float, allowance: float = 0.0) -> set[int]:
-        """Loads of `incumbents` (load -> k) where another known k is better by more than `errors` standard errors, or
-        k=0 worse by less than `allowance`."""
+        """Loads of `incumbents` (load -> k) where another known k is better by more than `errors` standard errors, k=0
+        by `allowance` less."""
         positions, found = places(self.ladder), set[int]()
         zero, logs, known = positions.get(0), self.log_goodput.tolist(), self.known.tolist()
         for row, load in enumerate(self.loads):
@@ -120,10 +120,7 @@ class Board(NamedTuple):
             own, covariance = positions[incumbents[load]], self.covariance[row].item
             least = logs[row][own]
             for at, log in enumerate(logs[row]):
-                ahead = log - least
-                if at == zero != own and ahead > -allowance and known[row][at]:
-                    found.add(load)
-                    break
+                ahead = (log + allowance if at == zero != own else log) - least
                 if ahead > 0 and known[row][at]:
                     variance = covariance(at, at) + covariance(own, own) - 2 * covariance(own, at)
                     if ahead > errors * math.sqrt(max(variance, 0.0)):

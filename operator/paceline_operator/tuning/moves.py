@@ -92,8 +92,7 @@ def advance(
         past.windows == 0
         and past.reason is Reason.INCUMBENT
         and not past.turned
-        and not choice.limited
-        and choice.gain > far(scores, choice, past.k, settings.min_gain) > 0
+        and choice.gain > SURE_BANDS * choice.band > 0
     )
     if count < CONFIRMATIONS and not guess:
         return amended(past, pending=(choice.k, count), windows=windows), None
@@ -109,13 +108,6 @@ def advance(
         message=message,
     )
     return decided, Move(scores.load, past.k, choice.k, reason, message)
-
-
-def far(scores: Scores, choice: Choice, incumbent: int, min_gain: float) -> float:
-    """Gain above which one window shows that `incumbent` was a wrong guess. To k=0 a tie is enough, but not at once."""
-    if choice.k or choice.k == incumbent:
-        return SURE_BANDS * choice.band
-    return math.expm1(STANDARD_ERRORS * scores.gain(0, incumbent)[1]) - min_gain
 
 
 def below_baseline(past: Decided | None, running: Running | None, load: int, now: float) -> tuple[Decided, Move] | None:

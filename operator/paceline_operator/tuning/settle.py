@@ -60,9 +60,9 @@ def _better(settings: Settings, state: TunerState, scores: Board, decided: Mappi
     for load in state.load.shares:
         if load in decided or load not in scores.loads:
             continue
-        limit, at = settings.tpot_limit_seconds, scores.at(load)
-        choice = solve.choose(at, state.auto[load], settings.min_gain, limit_seconds=limit)
-        least = max(moves.far(at, choice, state.auto[load], settings.min_gain), moves.SURE_BANDS * settings.min_gain)
+        limit = settings.tpot_limit_seconds
+        choice = solve.choose(scores.at(load), state.auto[load], settings.min_gain, limit_seconds=limit)
+        least = moves.SURE_BANDS * max(choice.band, settings.min_gain)
         if choice.k != state.auto[load] and choice.gain > least and not choice.limited:
             found[load] = choice.k
     return found

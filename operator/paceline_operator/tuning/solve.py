@@ -14,8 +14,8 @@ STANDARD_ERRORS = 2.0
 LEAST_ERRORS = 1.0
 """No band is narrower, but to k=0."""
 OFF_FAVOUR = 0.5
-"""Of min_gain, that k=0 may be believed to give less than the incumbent and still be taken, and all of it within a
-standard error: such a difference takes hours to find, in which half of such ties would be below the baseline."""
+"""Of min_gain, that k=0 may be believed to give less than the incumbent and still be taken: such a difference takes
+hours to find, in which half of such ties would be below the baseline."""
 CONFIRMATIONS = 2
 """Windows in a row that must ask for the same move."""
 
@@ -47,7 +47,7 @@ def choose(
     changes here (decaying), widens it, so that noise cannot make a cell flap. `limit_seconds` (time per output token)
     removes candidates; where it removes all, the fastest stays a candidate. Of several that are better, one within
     `bounds` (what the neighbouring loads have) is taken where that costs less than the noise, and k=0 where the best is
-    not better than that by two standard errors.
+    not better than that by a standard error.
     """
     known = [k for k, there in zip(scores.ladder, scores.known.tolist(), strict=True) if there]
     if incumbent not in known:
@@ -69,23 +69,22 @@ def choose(
         best = max(smooth, key=gains.__getitem__, default=best)
     if best and 0 in better:
         gain, error = scores.gain(best, 0)
-        best = best if gain > STANDARD_ERRORS * error else 0
+        best = best if gain > LEAST_ERRORS * error else 0
     shown = best if better else fastest
     return Choice(best, math.expm1(gains[shown]), bands.get(shown, min_gain))
 
 
 def _band(error: float, min_gain: float, restless: float, *, off: bool) -> float:
-    """The gain that a move must exceed. To k=0 it may be a loss: of two ks that are nearly equal, the one that drafts
-    nothing is never below the baseline, and the way back takes two standard errors and all of `min_gain`."""
+    """The gain that a move must exceed. To k=0 it is narrower, and may be a loss: of two ks that are nearly equal, the
+    one that drafts nothing is never below the baseline."""
     if off:
-        favour = min(max(OFF_FAVOUR * min_gain, error), min_gain)
-        return max(-favour, math.expm1(restless / 2 * error) - (1 + OFF_FAVOUR) * min_gain)
+        return max(-OFF_FAVOUR * min_gain, math.expm1((LEAST_ERRORS + restless / 2) * error) - off_allowance(min_gain))
     return max(min_gain + min_gain * restless, math.expm1((STANDARD_ERRORS + restless / 2) * error))
 
 
 def off_allowance(min_gain: float) -> float:
-    """By how much less than the incumbent, in logarithms, k=0 may give at most."""
-    return -math.log1p(-min_gain)
+    """By how much less than a standard error k=0 must gain."""
+    return (1 + OFF_FAVOUR) * min_gain
 
 
 def table(base: Sequence[int], decided: Mapping[int, int], loads: Sequence[int]) -> tuple[int, ...]:
