@@ -129,7 +129,8 @@ class Fleet(Generic[K]):
     """All objects that this process knows, and, while it is active, their passes.
 
     `prepare` gives an object its pass once: what that callable remembers lives until the object is gone, or `forget`.
-    `concurrency`: passes at once of trigger PERIOD, and as many of others.
+    `tunes`: passes at once of trigger PERIOD; `looks`: of others, as many as the API is asked at once by one process
+    (clients.kube): more would but wait for one another, and their objects with them.
     """
 
     def __init__(
@@ -137,15 +138,16 @@ class Fleet(Generic[K]):
         prepare: Callable[[K], Pass],
         clock: Clock,
         *,
-        concurrency: int = 32,
+        looks: int = 16,
+        tunes: int = 32,
         resync_seconds: float = RESYNC_SECONDS,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._prepare = prepare
         self._clock = clock
         # Apart: a thousand objects that all wait for a slow API server must not keep those waiting that ask it nothing.
-        self._looks: _Turns[K] = _Turns(concurrency, _look_due)
-        self._tunes: _Turns[K] = _Turns(concurrency, _tune_due)
+        self._looks: _Turns[K] = _Turns(looks, _look_due)
+        self._tunes: _Turns[K] = _Turns(tunes, _tune_due)
         self._resync = resync_seconds
         self._jitter = jitter
         self._members: dict[K, _Member] = {}

@@ -306,7 +306,7 @@ def test_no_more_passes_at_once_than_allowed() -> None:
             return Outcome()
 
         log = Log(does=work)
-        fleet_ = make(log, concurrency=3)
+        fleet_ = make(log, looks=3)
         for n in range(10):
             fleet_.add(f"object-{n}")
         fleet_.start()
@@ -327,7 +327,7 @@ def test_passes_that_look_at_everything_keep_none_of_the_tuner_waiting() -> None
             return Outcome()
 
         log = Log(does=work)
-        fleet_ = make(log, concurrency=1)
+        fleet_ = make(log, looks=1, tunes=1)
         fleet_.start()
         fleet_.add("tuned")
         await asyncio.sleep(1.0)
@@ -356,7 +356,7 @@ def test_who_waits_for_a_turn_to_look_at_everything_is_tuned_meanwhile_and_keeps
             return Outcome(after=10.0)
 
         log = Log(does=work)
-        fleet_ = make(log, concurrency=1, resync_seconds=1e6)
+        fleet_ = make(log, looks=1, tunes=1, resync_seconds=1e6)
         names = ["a", "b", "c", "d"]
         for key in names:
             fleet_.add(key)
@@ -379,12 +379,12 @@ def test_who_waits_for_a_turn_to_look_at_everything_is_tuned_meanwhile_and_keeps
 
 @given(
     seconds=st.lists(st.floats(0.2, 4.0), min_size=12, max_size=40),
-    concurrency=st.integers(1, 4),
+    at_once=st.integers(1, 4),
     woken=st.lists(st.tuples(st.integers(0, 39), st.floats(0.0, 200.0)), max_size=30),
 )
 @settings(max_examples=40, deadline=None)
 def test_where_more_is_due_than_can_be_done_all_are_late_by_the_same(
-    seconds: list[float], concurrency: int, woken: list[tuple[int, float]]
+    seconds: list[float], at_once: int, woken: list[tuple[int, float]]
 ) -> None:
     """Whatever wakes come in between, of whatever is slow."""
 
@@ -394,11 +394,11 @@ def test_where_more_is_due_than_can_be_done_all_are_late_by_the_same(
             return Outcome(after=1.0)
 
         log = Log(does=work)
-        fleet_ = make(log, concurrency=concurrency, resync_seconds=1e6)
+        fleet_ = make(log, looks=at_once, tunes=at_once, resync_seconds=1e6)
         for number in range(len(seconds)):
             fleet_.add(str(number))
         fleet_.start()
-        turn = sum(seconds) / concurrency
+        turn = sum(seconds) / at_once
         end = 200.0 + 10 * turn
         for number, at in sorted(woken, key=lambda one: one[1]):
             await asyncio.sleep(max(0.0, at - asyncio.get_running_loop().time()))
@@ -412,6 +412,44 @@ def test_where_more_is_due_than_can_be_done_all_are_late_by_the_same(
             assert end - times[-2] <= 2 * turn + 3 * max(seconds), "and nobody starves"
         mean = sum(late) / len(late)
         assert max(late) <= 2 * mean + 3 * max(seconds)
+
+    run(scenario())
+
+
+def test_a_slow_api_server_makes_nobody_wait_for_much_longer_than_the_others() -> None:
+    """200 servings, of which half are woken each minute: one processor, which has time for half of the passes that are
+    due, and an API server that answers two looks in a second and a half."""
+
+    async def scenario() -> None:
+        loop, processor, api = asyncio.get_running_loop(), asyncio.Lock(), asyncio.Semaphore(2)
+        read: dict[str, list[float]] = {}
+
+        def prepare(key: str) -> fleet.Pass:
+            async def work(trigger: Trigger) -> Outcome:
+                began = loop.time()
+                if trigger is not Trigger.PERIOD:
+                    async with api:
+                        await asyncio.sleep(1.5)
+                read.setdefault(key, []).append(loop.time())
+                async with processor:
+                    await asyncio.sleep(0.1)
+                return Outcome(after=max(0.0, 10.0 - (loop.time() - began)))
+
+            return work
+
+        fleet_ = Fleet(prepare, LoopClock(loop), jitter=lambda: 0.5)
+        for number in range(200):
+            fleet_.add(f"{number}")
+        fleet_.start()
+        await asyncio.sleep(300.0)
+        for minute in range(4):
+            for number in range(minute % 2, 200, 2):
+                fleet_.wake(f"{number}")
+            await asyncio.sleep(60.0)
+        await fleet_.stop()
+        late = [b - a - 10.0 for times in read.values() for a, b in pairwise(times) if b > 250.0]
+        assert len(late) > 2000
+        assert max(late) <= 2 * sum(late) / len(late) + 2.0
 
     run(scenario())
 
@@ -445,7 +483,7 @@ def test_who_waits_for_a_turn_is_late_and_not_stuck_and_who_hangs_is() -> None:
             await asyncio.sleep(1000 if key == "hangs" else 10)
             return Outcome(gone=True)
 
-        fleet_ = make(Log(does=work), concurrency=2)
+        fleet_ = make(Log(does=work), looks=2)
         for number in range(20):
             fleet_.add(f"{number}")
         fleet_.start()
@@ -467,7 +505,7 @@ def test_passes_that_are_due_and_never_begin_are_stuck() -> None:
             await asyncio.sleep(50)
             return Outcome(gone=True)
 
-        fleet_ = make(Log(does=work), concurrency=1)
+        fleet_ = make(Log(does=work), looks=1)
         fleet_.add("a")
         fleet_.add("b")
         fleet_.start()

@@ -76,7 +76,7 @@ class Wakes(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.fleet: Fleet[str] = Fleet(self.prepare, LoopClock(self.loop), jitter=lambda: 0.5, concurrency=3)
+        self.fleet: Fleet[str] = Fleet(self.prepare, LoopClock(self.loop), jitter=lambda: 0.5, looks=2, tunes=2)
 
     def prepare(self, key: str) -> Pass:
         async def work(_: Trigger) -> Outcome:

@@ -17,7 +17,7 @@ import httpx
 
 CONNECT_SECONDS = 2.0
 CONNECTIONS = 1024
-"""As many as all passes that run at once ask (fleet: twice 32, of 16 engines each): were they fewer, pods of a few
+"""More than all passes that run at once ask (fleet: 16 and 32, of 16 engines each): were they fewer, pods of a few
 servings that answer a byte a second would hold those that the others wait for.
 """
 CHUNK_BYTES = 64 * 1024
