@@ -1,10 +1,11 @@
 """What the plugin's hooks cost a step, on this machine's CPU: steps of 1, 64 and 256 requests replayed through them.
 
 The outputs have the shape of vLLM's with asynchronous scheduling: the next step is scheduled before the last one
-completes, every request drafts k = 3, lengths are drawn from fixed acceptance rates, and a request in 300 tokens ends
-and is followed by another. Microseconds of all hooks of a step, p50 and p99. With `stats` the scheduler counts drafts
-itself (vLLM's default), without it (--disable-log-stats) the hooks have to. Between two steps of an engine in life
-milliseconds of other work go by, in which the processor forgets the hooks' code and data: `cold` walks through
+completes, every request drafts k = 3, lengths are drawn from fixed acceptance rates. With `ends` a request in 300
+tokens ends and is followed by another, so of 256 some end in most steps; without, all go on, as where the hooks are
+timed on a GPU (benchmarks/h200). Microseconds of all hooks of a step, p50 and p99. With `stats` the scheduler counts
+drafts itself (vLLM's default), without it (--disable-log-stats) the hooks have to. Between two steps of an engine in
+life milliseconds of other work go by, in which the processor forgets the hooks' code and data: `cold` walks through
 COLD_BYTES and some Python of no concern before each hook. A JSON line for each.
 
     python -m benchmarks.hooks
@@ -16,6 +17,8 @@ import json
 import platform
 import random
 from fractions import Fraction
+from itertools import product
+from math import inf
 from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import Any
@@ -40,8 +43,11 @@ TOKENS = 300
 class Replay:
     """A scheduler that does nothing but have steps, and a clock around the hooks."""
 
-    def __init__(self, load: int, *, stats: bool, cold: bool) -> None:
-        """`load` requests; `stats`: whether the scheduler counts drafts; `cold`: forget the hooks between steps."""
+    def __init__(self, load: int, *, stats: bool, cold: bool, ends: bool) -> None:
+        """`load` requests; `stats`: whether the scheduler counts drafts; `cold`: forget the hooks between steps.
+
+        `ends`: whether requests ever do.
+        """
         self.memory = bytearray(COLD_BYTES) if cold else b""
         self.log_stats = stats
         self.random = random.Random(load)
@@ -52,17 +58,13 @@ class Replay:
         self.hooks = StepHooks(self.policy, self.digest, live=True, counted=stats, on_failure=self.failures.append)
         self.serial = 0
         self.requests: dict[str, Any] = {}
+        self.running = self.requests  # as long as the load
         self.fresh: list[str] = []
         for _ in range(load):
-            self.admit(self.random.randrange(TOKENS))
+            self.admit(self.random.randrange(TOKENS) if ends else inf)
         self.fresh.clear()
 
-    @property
-    def running(self) -> dict[str, Any]:
-        """As long as the load."""
-        return self.requests
-
-    def admit(self, left: int = TOKENS) -> None:
+    def admit(self, left: float = TOKENS) -> None:
         """A request of `left` tokens whose prompt is computed in its first step."""
         self.serial += 1
         name = f"cmpl-{self.random.getrandbits(128):032x}-{self.serial}"
@@ -117,7 +119,7 @@ class Replay:
             request.k = output.num_spec_tokens_to_schedule
             request.left -= len(tokens)
             if request.left <= 0:
-                del self.requests[name], tokens[request.left + len(tokens) or 1 :]
+                del self.requests[name], tokens[int(request.left) + len(tokens) or 1 :]
                 self.admit()
         told = SimpleNamespace(spec_decoding_stats=stats) if stats else None
         return {0: SimpleNamespace(outputs=result.sampled_token_ids, scheduler_stats=told)}
@@ -163,14 +165,14 @@ class Replay:
 
 
 def main() -> None:
-    """Print a line for each load, with the scheduler's counts and without, warm and cold."""
-    for stats, cold in ((True, False), (True, True), (False, False), (False, True)):
+    """Print a line for each load: with the scheduler's counts (and ends, or none) and without, warm and cold."""
+    for (stats, ends), cold in product(((True, True), (True, False), (False, True)), (False, True)):
         for load in LOADS:
-            times = Replay(load, stats=stats, cold=cold).run()
+            times = Replay(load, stats=stats, cold=cold, ends=ends).run()
             print(
                 json.dumps(
                     {
-                        "requests": load, "stats": stats, "cold": cold, "steps": len(times),
+                        "requests": load, "stats": stats, "cold": cold, "ends": ends, "steps": len(times),
                         "p50_us": round(times[len(times) // 2], 1), "p99_us": round(times[len(times) * 99 // 100], 1),
                         "python": platform.python_version(), "machine": platform.machine(),
                     }
