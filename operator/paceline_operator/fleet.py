@@ -63,7 +63,7 @@ class _Member:
     """One object. All times are monotonic."""
 
     work: Pass | None = None
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[Outcome] | None = None
     """Of the pass that runs."""
     began_at: float = 0.0
     """When that began."""
@@ -72,6 +72,8 @@ class _Member:
     resync_at: float = 0.0
     tune_at: float | None = None
     """When the pass of trigger PERIOD is due."""
+    passed_over: bool = False
+    """It had its turn to look at everything while it was tuned: it is not tuned again before it has had another."""
     not_before: float = 0.0
     """Of a pass that was not due yet when the last one began."""
     floor_until: float = 0.0
@@ -93,9 +95,12 @@ class _Turns(Generic[K]):
     def __init__(self, free: int, due: Callable[[_Member], float]) -> None:
         self.free = free
         self.due = due
-        self._queue: list[tuple[float, int, K]] = []
-        """(due, number, key): what was said last of a key holds, and those before are skipped."""
-        self._places: dict[K, tuple[float, int]] = {}
+        self.begun_at = 0.0
+        """When one began last, or all did (monotonic)."""
+        self._queue: list[tuple[float, bool, int, K]] = []
+        """(due, whether it had no turn yet, number, key): what was said last of a key holds, and those before are
+        skipped."""
+        self._places: dict[K, tuple[float, bool, int]] = {}
         self._numbers = itertools.count()
 
     def ask(self, key: K, member: _Member) -> None:
@@ -103,19 +108,19 @@ class _Turns(Generic[K]):
         due = self.due(member)
         if due == math.inf:
             self._places.pop(key, None)
-        elif self._places.get(key, (math.nan, 0))[0] != due:
-            self._places[key] = due, next(self._numbers)
+        elif self._places.get(key, (math.nan,))[0] != due:
+            self._places[key] = due, not member.passed_over, next(self._numbers)
             heapq.heappush(self._queue, (*self._places[key], key))
 
     def next_due(self) -> float:
         """When the next turn may be taken; infinity where nobody asks, or none is free."""
-        while self._queue and self._places.get(self._queue[0][2]) != self._queue[0][:2]:
+        while self._queue and self._places.get(self._queue[0][-1]) != self._queue[0][:-1]:
             heapq.heappop(self._queue)
         return self._queue[0][0] if self._queue and self.free else math.inf
 
     def take(self) -> K:
         """Whose turn it is: of that key, no other is asked for any more."""
-        _, _, key = heapq.heappop(self._queue)
+        key = heapq.heappop(self._queue)[-1]
         del self._places[key]
         return key
 
@@ -154,8 +159,6 @@ class Fleet(Generic[K]):
         self._loop: asyncio.AbstractEventLoop | None = None
         """While active."""
         self._timer: asyncio.TimerHandle | None = None
-        self._begun_at = 0.0
-        """When a pass began last, or all did (monotonic)."""
 
     def __len__(self) -> int:
         return len(self._members) if self._loop else 0
@@ -187,7 +190,7 @@ class Fleet(Generic[K]):
         if self._loop:
             return
         self._loop = asyncio.get_running_loop()
-        self._begun_at = self._clock.monotonic()
+        self._looks.begun_at = self._tunes.begun_at = self._clock.monotonic()
         for key, before in self._members.items():
             self._members[key] = self._fresh(before.work)
         self.wake_all()
@@ -212,21 +215,22 @@ class Fleet(Generic[K]):
 
     def overdue(self) -> float:
         """Seconds by which the most overdue object is late."""
-        return self._late(0.0)
+        return self._late(0.0, 0.0)
 
     def stuck(self) -> float:
-        """Seconds for which a pass has been running, or for which one is due and none has begun: what liveness is
-        judged by. Where a thousand objects come at once, the last are late, and a restart would make them wait anew.
+        """Seconds for which a pass has been running, or for which one is due and none of its sort has begun: what
+        liveness is judged by. Where a thousand objects come at once, the last are late, and a restart would make them
+        wait anew.
         """
-        return self._late(self._begun_at)
+        return self._late(self._looks.begun_at, self._tunes.begun_at)
 
-    def _late(self, since: float) -> float:
-        """As `overdue`; those that wait for their turn count from `since` at the earliest."""
+    def _late(self, looked: float, tuned: float) -> float:
+        """As `overdue`; those that wait for their turn count from these times at the earliest."""
         if not self._loop:
             return 0.0
         now = self._clock.monotonic()
-        due = (m.began_at if m.task else max(_look_due(m), since) for m in self._members.values())
-        tune = (max(_tune_due(m), since) for m in self._members.values() if not m.task)
+        due = (m.began_at if m.task else max(_look_due(m), looked) for m in self._members.values())
+        tune = (max(_tune_due(m), tuned) for m in self._members.values() if not m.task)
         return max(0.0, now - min(itertools.chain(due, tune), default=now))
 
     def _fresh(self, work: Pass | None = None) -> _Member:
@@ -248,6 +252,8 @@ class Fleet(Generic[K]):
                 member = self._members.get(key)
                 if member and not member.task:
                     self._begin(key, member, turns)
+                elif member:
+                    member.passed_over = turns is self._looks
         due = min(self._looks.next_due(), self._tunes.next_due())
         if self._timer:
             self._timer.cancel()
@@ -256,23 +262,36 @@ class Fleet(Generic[K]):
 
     def _begin(self, key: K, member: _Member, turns: _Turns[K]) -> None:
         assert self._loop
-        self._begun_at = member.began_at = self._clock.monotonic()
+        turns.begun_at = member.began_at = self._clock.monotonic()
         trigger = Trigger.PERIOD
         if turns is self._looks:
             trigger = Trigger.RESYNC if member.woken_at is None else Trigger.WAKE
             member.woken_at = None  # before the pass reads anything, so that no wake is lost
+            member.passed_over = False
         turns.free -= 1
-        member.task = self._loop.create_task(self._run(key, member, turns, trigger), name=f"fleet {key}")
+        member.task = self._loop.create_task(self._pass(key, member, trigger), name=f"fleet {key}")
+        # Called also where the task is cancelled before its first step, in which nothing of it runs.
+        member.task.add_done_callback(lambda task: self._ended(key, member, turns, trigger, task))
 
-    async def _run(self, key: K, member: _Member, turns: _Turns[K], trigger: Trigger) -> None:
-        try:
-            work = member.work = member.work or self._prepare(key)
-            result = await self._pass(key, member, work, trigger)
-        finally:
-            turns.free += 1
-            member.task = None
+    async def _pass(self, key: K, member: _Member, trigger: Trigger) -> Outcome:
+        work = member.work = member.work or self._prepare(key)
+        async with asyncio.timeout(PASS_LIMIT_SECONDS):
+            return await work(trigger)
+
+    def _ended(self, key: K, member: _Member, turns: _Turns[K], trigger: Trigger, task: asyncio.Task[Outcome]) -> None:
+        """Give the turn back, and ask for the next one."""
+        turns.free += 1
+        member.task = None
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if not self._loop or self._members.get(key) is not member:
+            self._go_on()
+            return
         now = self._clock.monotonic()
-        if isinstance(result, Outcome):
+        seconds = now - member.began_at
+        if error is None:
+            result = task.result()
+            metrics.RECONCILE_SECONDS.labels(metrics.RESULT_OK).observe(seconds)
+            member.failures = 0
             if result.gone and member.woken_at is None:
                 del self._members[key]
                 self._go_on()
@@ -283,25 +302,12 @@ class Fleet(Generic[K]):
                 # Spread, so that objects which were listed together are not resynced together for ever.
                 member.resync_at = now + self._resync * (0.75 + self._jitter() / 2)
         else:
-            member.not_before = member.floor_until = now + max(GAP_SECONDS, result.floor)
+            failure = self._failed(key, member, error, seconds)
+            member.not_before = member.floor_until = now + max(GAP_SECONDS, failure.floor)
             member.tune_at = None
-            member.resync_at = max(now + result.backoff, member.not_before)  # what was half done, from the start
+            member.resync_at = max(now + failure.backoff, member.not_before)  # what was half done, from the start
         self._ask(key, member)
         self._go_on()
-
-    async def _pass(self, key: K, member: _Member, work: Pass, trigger: Trigger) -> Outcome | _Failure:
-        started = self._clock.monotonic()
-        try:
-            async with asyncio.timeout(PASS_LIMIT_SECONDS):
-                outcome = await work(trigger)
-        except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # it is this task that is to end; a cancellation that a pass made itself is its failure
-            return self._failed(key, member, error, self._clock.monotonic() - started)
-        member.failures = 0
-        metrics.RECONCILE_SECONDS.labels(metrics.RESULT_OK).observe(self._clock.monotonic() - started)
-        return outcome
 
     def _failed(self, key: K, member: _Member, error: BaseException, seconds: float) -> _Failure:
         metrics.RECONCILE_SECONDS.labels(metrics.RESULT_ERROR).observe(seconds)
@@ -326,4 +332,4 @@ def _look_due(member: _Member) -> float:
 
 
 def _tune_due(member: _Member) -> float:
-    return math.inf if member.tune_at is None else max(member.tune_at, member.not_before)
+    return math.inf if member.tune_at is None or member.passed_over else max(member.tune_at, member.not_before)

@@ -271,6 +271,88 @@ def test_stop_waits_for_what_cannot_be_called_back_and_start_looks_again() -> No
     run(scenario())
 
 
+def test_a_stop_before_the_first_step_of_passes_gives_their_turns_back() -> None:
+    async def scenario() -> None:
+        log = Log()
+        fleet_ = make(log, looks=2, tunes=2)
+        for key in "abcd":
+            fleet_.add(key)
+        for _ in range(3):
+            fleet_.start()
+            await fleet_.stop()
+        assert not log.starts
+        fleet_.start()
+        await asyncio.sleep(1)
+        assert [key for key, _, _ in log.starts] == list("abcd")
+        await fleet_.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("fault", ["not prepared", "cancels its own task"])
+def test_a_pass_that_ends_in_no_way_that_was_thought_of_keeps_nobody_from_a_turn(fault: str) -> None:
+    async def scenario() -> None:
+        log = Log()
+
+        def prepare(key: str) -> fleet.Pass:
+            if key == "good":
+                return log.prepare(key)
+            if fault == "not prepared":
+                raise RuntimeError("as asked for")
+
+            async def work(_: Trigger) -> Outcome:
+                task = asyncio.current_task()
+                assert task
+                task.cancel()
+                await asyncio.sleep(1)
+                return Outcome()
+
+            return work
+
+        fleet_ = Fleet(prepare, LoopClock(asyncio.get_running_loop()), jitter=lambda: 1.0, looks=1, tunes=1)
+        fleet_.add("bad")
+        fleet_.add("good")
+        fleet_.start()
+        await asyncio.sleep(5)
+        assert log.times("good")
+        await fleet_.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("tuned", [5.0, 8.0, 30.0])
+def test_who_is_tuned_when_its_turn_to_look_comes_has_the_next_one(tuned: float) -> None:
+    """Three others look for ten seconds, all the time."""
+
+    async def scenario() -> None:
+        looked: list[float] = []
+        loop = asyncio.get_running_loop()
+
+        def prepare(key: str) -> fleet.Pass:
+            async def work(trigger: Trigger) -> Outcome:
+                if key != "a":
+                    await asyncio.sleep(10.0)
+                    fleet_.wake(key)
+                    return Outcome()
+                if trigger is Trigger.PERIOD:
+                    await asyncio.sleep(tuned)
+                else:
+                    looked.append(loop.time())
+                return Outcome(after=max(0.6, 10.0 - tuned))
+
+            return work
+
+        fleet_ = Fleet(prepare, LoopClock(loop), jitter=lambda: 0.5, looks=1)
+        for key in "abcd":
+            fleet_.add(key)
+        fleet_.start()
+        await asyncio.sleep(7200.0)
+        assert max(after - before for before, after in pairwise([*looked, 7200.0])) <= 400.0
+        await fleet_.stop()
+
+    run(scenario())
+
+
 def test_what_passes_remember_outlives_a_pause_unless_it_is_to_be_forgotten() -> None:
     async def scenario() -> None:
         log = Log()

@@ -128,6 +128,18 @@ class Wakes(RuleBasedStateMachine):
         self.active = False
         assert not self.running
 
+    @precondition(lambda self: self.active)
+    @rule()
+    def stop_where_passes_begin(self) -> None:
+        async def at_once() -> None:
+            await self.fleet.stop()
+            self.fleet.start()
+            await self.fleet.stop()
+            self.fleet.start()
+
+        self.do(at_once())
+        self.due = dict.fromkeys(self.due, self.loop.time())
+
     @rule(seconds=st.sampled_from([0.0, 0.2, 0.6, 1.0, 8.0, BACKOFF_LIMIT_SECONDS, LONGEST]))
     def advance(self, seconds: float) -> None:
         self.do(asyncio.sleep(seconds))
