@@ -88,10 +88,11 @@ def drip(send: Send, number: int) -> None:
 
 
 def interim(send: Send, number: int) -> None:
-    """Interim answers without end, the first one in parts."""
-    send(b"\r\nHTTP")
+    """Interim answers without end, the first one in parts, of each protocol that parsers take for HTTP."""
+    name = (b"HTTP", b"RTSP", b"ICE")[number % 3]
+    send(b"\r\n" + name)
     while True:
-        send(b"/1.1 100 Continue\r\n\r\nHTTP" * 10_000)
+        send((b"/1.1 100 Continue\r\n\r\n" + name) * 10_000)
 
 
 def redirect(to: str) -> Callable[[Send, int], None]:

@@ -6,6 +6,7 @@ seventh of what it does in httpx's own connections. None is kept: it would hold 
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -27,7 +28,9 @@ MAX_LINE_BYTES = 4096
 """Of /metrics; the longest that vLLM writes has some 1,000 bytes. The parser's time grows with the square of it."""
 MAX_KEPT_BYTES = 256 * 1024
 """Of the lines of one /metrics that are parsed: at most half a second, which nothing else can use."""
-INTERIM = b"HTTP/1.1 1"
+INTERIM = re.compile(rb"[A-Z]+/[0-9.]+ +1")
+"""How an interim answer begins. aiohttp's parser takes RTSP and ICE for HTTP."""
+BEGINNING_BYTES = 32
 HEADERS = {"accept": "*/*", "accept-encoding": "identity", "connection": "close", "user-agent": "paceline"}
 Headers = Mapping[str, str]
 
@@ -186,15 +189,16 @@ async def lines(response: httpx.Response) -> AsyncIterator[str]:
 
 class _Final(socket.socket):
     """Of a peer that answers once. Nobody here asks for interim answers (1xx), and a pod may send them without end: as
-    many as a read brings are parsed before anything else has its turn, ten thousand of them."""
+    many as a read brings are parsed before anything else has its turn. So is little taken at once: chunks of a byte
+    take as long."""
 
     _begun = b""
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        taken = super().recv(size, flags)
-        if len(self._begun) < len(INTERIM):
-            self._begun = (self._begun + taken).lstrip(b"\r\n")[: len(INTERIM)]
-            if self._begun[:5] == INTERIM[:5] and self._begun[9:] == INTERIM[9:]:
+        taken = super().recv(min(size, CHUNK_BYTES), flags)
+        if len(self._begun) < BEGINNING_BYTES:
+            self._begun = (self._begun + taken).lstrip(b"\r\n")[:BEGINNING_BYTES]
+            if INTERIM.match(self._begun):
                 raise ConnectionAbortedError("interim answers (status 1xx) were not asked for")
         return taken
 
