@@ -58,10 +58,11 @@ def entry(status: ServingStatus, requests: int) -> Entry:
     """At `requests` (>= 1). A table that nobody has decided yet may change inside a bucket."""
     k, start = None, 1
     for row in status.table:
+        if row.k == k:
+            continue
         if row.from_requests > requests:
             return Entry(requests, k, start, row.from_requests - 1, load_bucket(requests))
-        if row.k != k:
-            k, start = row.k, row.from_requests
+        k, start = row.k, row.from_requests
     return Entry(requests, k, start, None, load_bucket(requests))
 
 

@@ -238,7 +238,8 @@ def test_a_load_is_told_with_its_own_decisions_alone() -> None:
 def test_the_k_of_a_load_is_that_of_the_dense_table(ks: list[int], data: st.DataObject) -> None:
     dense = [ks[0], *ks]
     requests = data.draw(st.integers(1, len(ks)))
-    found = explained.entry(ServingStatus(table=table(*compress(dense))), requests)
+    rows = compress(dense) if data.draw(st.booleans()) else list(enumerate(dense))[1:]
+    found = explained.entry(ServingStatus(table=table(*rows)), requests)
     last = len(ks) if found.until_requests is None else found.until_requests
     assert set(dense[found.from_requests : last + 1]) == {found.k} == {dense[requests]}
     assert found.from_requests <= requests <= last
