@@ -58,8 +58,8 @@ def plugin(folder: Path) -> dict[str, Any]:
         "failed_requests": retune.get("failed_requests"),
         "finished_requests": retune.get("finished_requests"),
         "longest_step_ms": retune.get("longest_step_ms"),
-        "overhead_pct": {load: at["plugin_over_none"] for load, at in overhead.items()} or None,
-        "control_thread_pct": {load: at["plugin_over_no_thread"] for load, at in overhead.items()} or None,
+        "overhead_pct": {load: at.get("plugin_over_none") for load, at in overhead.items()} or None,
+        "control_thread_pct": {load: at.get("plugin_over_no_thread") for load, at in overhead.items()} or None,
         "hook_us": {load: at["hook_us"] for load, at in overhead.items()} or None,
         "schedule_pct": {
             load: {name: value for name, value in at.items() if name != "k0_over_no_drafter"}

@@ -102,8 +102,8 @@ def costs() -> list[str]:
     if overhead:
         body = [
             [
-                load, interval(at["plugin_over_none"]), interval(at["plugin_over_no_thread"]),
-                interval(at["hooks_over_none"]), " / ".join(number(at["hook_us"][q], 0) for q in ("p50", "p99")),
+                load, interval(at.get("plugin_over_none")), interval(at.get("plugin_over_no_thread")),
+                interval(at.get("hooks_over_none")), hooks(at),
             ]
             for load, at in overhead.items()
         ]  # fmt: skip
@@ -113,7 +113,7 @@ def costs() -> list[str]:
             f"Step time with over step time without, in percent, 95 % interval over rounds; k={read('overhead')['k']} "
             "in one engine whose plugin is taken out and put back between windows of identical fresh requests. The "
             "thread is polled once a second from outside, and compared with no server and no thread at all.",
-            "", *table(head, body), *elsewhere(),
+            "", *table(head, body), *elsewhere(), *hook_goal(),
         ]  # fmt: skip
     if boots:
         names = {
@@ -130,6 +130,11 @@ def costs() -> list[str]:
     return lines
 
 
+def hooks(at: Mapping[str, Any]) -> str:
+    """Microseconds of a step, p50 / p99."""
+    return " / ".join(number(at["hook_us"][q], 0) for q in ("p50", "p99"))
+
+
 def elsewhere() -> list[str]:
     """Runs that were cut before their last load, on hosts on which windows differ more and memory is slower."""
     lines = []
@@ -138,21 +143,21 @@ def elsewhere() -> list[str]:
         told = "; ".join(
             f"{load} request{'s'[: int(load) > 1]} "
             + (f"{interval(at['plugin_over_none'])} %, " if "plugin_over_none" in at else "")
-            + "hooks "
-            + " / ".join(number(at["hook_us"][q], 0) for q in ("p50", "p99"))
+            + f"hooks {hooks(at)}"
             for load, at in found.items()
         )
         lines += [f"On another host ({day}): {told} µs. That run ended before its last load.", ""] if found else []
-    slowest = [
-        found["256"]["hook_us"]["p99"]
-        for folder in ("", *(f"{day}/" for day in ELSEWHERE))
-        if "256" in (found := read(f"{folder}overhead").get("by_load", {}))
-    ]
+    return lines
+
+
+def hook_goal() -> list[str]:
+    """What was wanted of the hooks, and what each host showed."""
+    runs = [read(f"{folder}overhead").get("by_load", {}) for folder in ("", *(f"{day}/" for day in ELSEWHERE))]
+    shown = " and ".join(number(run["256"]["hook_us"]["p99"], 0) for run in runs if "256" in run)
     return [
-        *lines,
         f"Of the hooks of a step at 256 requests {HOOK_GOAL_US} µs were wanted as p99, by the clock. It was "
-        f"{' and '.join(number(one, 0) for one in slowest)} µs: between two steps a processor forgets them, and how "
-        "long it takes to fetch them again is a matter of the host.",
+        f"{shown} µs: between two steps a processor forgets them, and how long it takes to fetch them again is a "
+        "matter of the host.",
         "",
     ]
 

@@ -17,7 +17,7 @@ from paceline_operator.api.status import (
     TableRow,
     VerificationStatus,
 )
-from paceline_operator.tuning.load import inside
+from paceline_operator.tuning.load import entries, inside
 
 TOLD_CONDITIONS = ("MetricsAvailable", "SpeculationEffective", "Tuned")
 HEAD = (
@@ -134,9 +134,11 @@ def _bucket(bucket: BucketStatus, table: Sequence[TableRow]) -> list[str]:
     if bucket.recommended_k is not None:
         state += f", k {bucket.recommended_k} recommended"
     changes = _inside(bucket.from_requests, table)
-    ks = ", ".join([f"k {bucket.k}", *(f"from {start} on k {k}" for start, k in changes)])
     marks = {bucket.k: ">"} | {k: ">" for _, k in changes}
-    return [f"at {bucket.from_requests} requests: {ks}, {state}", *_rows(bucket.candidates, marks)]
+    return [
+        f"at {bucket.from_requests} requests: {entries(bucket.k, changes)}, {state}",
+        *_rows(bucket.candidates, marks),
+    ]
 
 
 def _inside(bucket: int, table: Sequence[TableRow]) -> list[tuple[int, int]]:

@@ -134,8 +134,8 @@ class Fleet(Generic[K]):
     """All objects that this process knows, and, while it is active, their passes.
 
     `prepare` gives an object its pass once: what that callable remembers lives until the object is gone, or `forget`.
-    `tunes`: passes at once of trigger PERIOD; `looks`: of others, as many as the API is asked at once by one process
-    (clients.kube): more would but wait for one another, and their objects with them.
+    `tunes`: passes at once of trigger PERIOD; `looks`: of others. More than the API takes calls at once would but
+    wait for one another, and their objects with them.
     """
 
     def __init__(

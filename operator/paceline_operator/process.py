@@ -13,7 +13,15 @@ from typing import Any
 from paceline_operator import health, metrics, naming
 from paceline_operator.clients.engine import EngineClient
 from paceline_operator.clients.keys import KeyFile
-from paceline_operator.clients.kube import CONNECT_SECONDS, READ_SECONDS, Kube, KubeError, UnavailableError, connect
+from paceline_operator.clients.kube import (
+    CONCURRENCY,
+    CONNECT_SECONDS,
+    READ_SECONDS,
+    Kube,
+    KubeError,
+    UnavailableError,
+    connect,
+)
 from paceline_operator.clients.prometheus import PrometheusClient
 from paceline_operator.clients.session import Session
 from paceline_operator.clients.watch import Watch
@@ -70,7 +78,9 @@ class Operator:
         self._engines = EngineClient()
         self._prometheus = PrometheusClient(config.prometheus_url, config.prometheus_token_file)
         self._hands = Hands(self._kube, self._engines, self._keys, config.defaults, self._clock, self._prometheus)
-        self.fleet: Fleet[ObjectKey] = Fleet(self._prepare, self._clock, resync_seconds=config.resync_seconds)
+        self.fleet: Fleet[ObjectKey] = Fleet(
+            self._prepare, self._clock, looks=CONCURRENCY, resync_seconds=config.resync_seconds
+        )
         self._leadership = Leadership(
             self._lease_kube,
             self._clock,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -28,8 +27,16 @@ def buckets_of(max_num_seqs: int) -> tuple[int, ...]:
 def inside(rows: Iterable[tuple[int, int]], bucket: int) -> list[tuple[int, int]]:
     """Of a table's rows (from_requests ascending, k) those where it changes inside a load bucket: one that nobody has
     decided yet may."""
-    above = next((edge for edge in LOAD_EDGES if edge > bucket), math.inf)
-    return [(start, k) for (_, before), (start, k) in pairwise(rows) if before != k and bucket < start < above]
+    return [
+        (start, k)
+        for (_, before), (start, k) in pairwise(rows)
+        if before != k and start > bucket and load_bucket(start) == load_bucket(bucket)
+    ]
+
+
+def entries(k: int, changes: Iterable[tuple[int, int]]) -> str:
+    """The k that a load bucket begins with, and where it changes `inside`, for people."""
+    return ", ".join([f"k {k}", *(f"from {start} on k {other}" for start, other in changes)])
 
 
 def observe(answers: Iterable[Samples], limit: int = LOAD_EDGES[-1]) -> Load:

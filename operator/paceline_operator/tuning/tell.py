@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline_engine.protocol import CONTEXT_EDGES, Verification, compress
@@ -13,7 +13,7 @@ from paceline_operator.tuning import cost, guard, holdout
 from paceline_operator.tuning.arms import Arm
 from paceline_operator.tuning.engines import Fleet, listed, runs
 from paceline_operator.tuning.goodput import interval
-from paceline_operator.tuning.load import inside
+from paceline_operator.tuning.load import entries, inside
 from paceline_operator.tuning.model import (
     Decision,
     Exploration,
@@ -103,14 +103,10 @@ def _reason(settings: Settings, state: TunerState, fleet: Fleet, holding: bool) 
     if at not in state.decided:
         return (
             Reason.OBSERVING,
-            f"not every k of the ladder is measured at {at} requests yet; {_entries(state.table, at)} is in force",
+            f"not every k of the ladder is measured at {at} requests yet; "
+            f"{entries(state.table[at], inside(compress(state.table), at))} is in force",
         )
     return state.decided[at].reason, state.decided[at].message
-
-
-def _entries(table: Sequence[int], load: int) -> str:
-    """The table's k at a load bucket, and where it changes inside."""
-    return ", ".join([f"k {table[load]}", *(f"from {start} on k {k}" for start, k in inside(compress(table), load))])
 
 
 def _waiting(fleet: Fleet) -> str:
