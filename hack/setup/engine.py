@@ -23,6 +23,9 @@ TORCH = HERE / "engine-torch.txt"
 RECIPE = 1
 """Raised when the steps below change what they build from the same requirements."""
 VLLM_VERSION = "0.32.0+cpu"
+CHECK = "import importlib.metadata as m, torch, vllm._custom_ops; torch.ops._C.rms_norm; print(m.version('vllm'))"
+"""Which of its compiled kernels a processor can run (AVX2, AVX-512, AMX) is vLLM's to say: another's import ends Python
+with an illegal instruction."""
 
 
 def folder() -> Path:
@@ -68,7 +71,7 @@ def build(target: Path) -> None:
     # Compiled here, once: pods mount the environment read-only and could never keep what they compile. Some packages
     # carry templates that are no valid Python: compileall then ends with 1 after all the others.
     run("engine: byte code", [python, "-m", "compileall", "-q", "-j", "0", target / "lib"], check=False)
-    run("engine: check", [python, "-c", "import importlib.metadata as m, vllm._C; print(m.version('vllm'))"])
+    run("engine: check", [python, "-c", CHECK])
     (target / COMPLETE).touch()
 
 
