@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from paceline_operator import naming
-from paceline_operator.api.base import ApiModel
+from paceline_operator.api.base import ApiModel, shared
 from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.engine import Device
 from paceline_operator.api.experiment import SpeculationExperiment
@@ -55,7 +55,8 @@ def accept(raw: Mapping[str, Any], defaults: Defaults | None = None) -> tuple[Sp
     findings = legality.check(serving.spec, image)
     if findings:
         return None, _refused(findings[0].reason, [finding.message for finding in findings])
-    return serving, Verdict(ConditionType.ACCEPTED, True, Reason.VALID, "The spec is valid")
+    kept = serving.model_copy(update={"spec": shared(serving.spec)})
+    return kept, Verdict(ConditionType.ACCEPTED, True, Reason.VALID, "The spec is valid")
 
 
 def judgement(kind: str, raw: Mapping[str, Any]) -> Verdict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -31,7 +32,8 @@ class Calm:
 
     raw: Object
     """Without status and managedFields."""
-    status: ServingStatus
+    _status: bytes
+    """Packed: as an object it takes eight times as much."""
     _look: Observation
     """Without its pods and children."""
     _pods: bytes
@@ -45,25 +47,35 @@ class Calm:
         pods, plain, workers, ended = map(tuple, from_json(zlib.decompress(self._pods), cache_strings="keys"))
         return replace(self._look, pods=pods, plain=plain, workers=workers, ended=ended)
 
+    @property
+    def status(self) -> ServingStatus:
+        """As it was written."""
+        return ServingStatus.model_validate_json(zlib.decompress(self._status))
+
     def told(self, status: ServingStatus) -> Calm:
         """With the status that was written."""
-        return replace(self, status=status)
+        return replace(self, _status=_packed(status))
 
     def holds(self, now: float) -> bool:
         """Whether a pass may go by it."""
         return 0 <= now - self.read_at < LIVE_SECONDS
 
 
-def minor(stored: ServingStatus, status: ServingStatus) -> bool:
-    """Whether they differ by nothing but the generation of the same table (other bursts were asked for), which engines
-    tell themselves, and by how the numbers behind it changed. Never before the first table.
+def minor(stored: ServingStatus, status: ServingStatus) -> dict[str, Any] | None:
+    """What of `status` is another, where that is nothing but the generation of the same table (other bursts were asked
+    for), which engines tell themselves, and how the numbers behind it changed; else None. Never before the first table.
     """
     if not stored.policy_generation or [pod.name for pod in stored.pods] != [pod.name for pod in status.pods]:
-        return False
+        return None
     pairs = zip(status.pods, stored.pods, strict=True)
     pods = [pod.model_copy(update={"generation": before.generation}) for pod, before in pairs]
-    alike = {name: getattr(stored, name) for name in ("policy_generation", "ratio_to_k0_permille", "exploration")}
-    return status.model_copy(update={**alike, "pods": pods}) == stored
+    alike = {name: getattr(stored, name) for name in _MINOR}
+    if status.model_copy(update={**alike, "pods": pods}) != stored:
+        return None
+    return {name: getattr(status, name) for name in (*_MINOR, "pods")}
+
+
+_MINOR = ("policy_generation", "ratio_to_k0_permille", "exploration")
 
 
 def calm(
@@ -78,7 +90,11 @@ def calm(
     kept = replace(look, pods=(), plain=(), workers=(), ended=(), children=None, absent={}, pulls={})
     told = [list(map(_seen, some)) for some in (look.pods, look.plain, look.workers, look.ended)]
     packed = zlib.compress(json.dumps(told, separators=(",", ":")).encode(), level=1)
-    return Calm(_trimmed(bare), status, kept, packed, read_at)
+    return Calm(_trimmed(bare), _packed(status), kept, packed, read_at)
+
+
+def _packed(status: ServingStatus) -> bytes:
+    return zlib.compress(status.model_dump_json(by_alias=True, exclude_none=True).encode(), level=1)
 
 
 def _seen(pod: Object) -> Object:

@@ -19,7 +19,7 @@ MESSAGE_LIMIT = 1024
 """Of the API server."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to an object, for people."""
 

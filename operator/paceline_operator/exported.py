@@ -35,7 +35,7 @@ class EngineSeries(Collector):
 
     def put(self, serving: tuple[str, str], sightings: Mapping[str, Sighting]) -> None:
         """All engines of (namespace, name) as this pass saw them: those that are not among them are gone."""
-        mine = {pod: seen for pod, seen in sightings.items() if not seen.state.capabilities.metrics.supported}
+        mine = {pod: seen for pod, seen in sightings.items() if seen.state is not None}
         with self._lock:
             self._servings.pop(serving, None)
             if mine:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from paceline_operator.api.profiles import ProfileSpec
 from paceline_operator.api.serving import ServingSpec, SpeculativeServing
@@ -71,8 +72,8 @@ class Remembered:
     """What may be believed without another look."""
     beheld: Beheld | None = None
     """Children that need not be listed again while nothing is told of them."""
-    waiting: tuple[float, ServingStatus] | None = None
-    """Status that differs from the stored one by what may wait (calm.minor), and since when (monotonic)."""
+    waiting: tuple[float, Mapping[str, Any]] | None = None
+    """What of status may wait (calm.minor), and since when (monotonic)."""
     newest: Newest = field(default_factory=Newest)
     """What of the object was written last: older views are not believed."""
     unsaved: ServingStatus | None = None

@@ -32,7 +32,7 @@ WORKLOAD_KINDS = ("Deployment", "LeaderWorkerSet")
 """Those that run pods."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Target:
     """Where one engine is, and how to address it."""
 
@@ -88,7 +88,7 @@ class Observation:
     """Pod -> what the puller that runs in it says now."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Applied:
     """What an apply sent and what the server made of it (digests): both unchanged means that nothing is to be done,
     even where the server writes a value in its own way."""

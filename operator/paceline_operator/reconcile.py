@@ -69,8 +69,8 @@ class ServingPass:
             raise UnavailableError(0, "OldView", f"{self._namespace}/{self._name} was {why}")
         stored = known.status if known else verdicts.status_of(raw, ServingStatus)
         full = full or due or self._memory.generation != meta["generation"]
-        waiting = self._memory.waiting[1] if self._memory.waiting else None
-        draft = Draft(raw, self._memory.unsaved or waiting or stored, {}, [], act.Report(), stored)
+        waiting = self._memory.waiting[1] if self._memory.waiting else {}
+        draft = Draft(raw, self._memory.unsaved or stored.model_copy(update=waiting), {}, [], act.Report(), stored)
         serving, accepted = self._accepted(raw)
         after = None
         try:
@@ -91,7 +91,10 @@ class ServingPass:
         rests = memory.generation == meta["generation"] and memory.look_at is None
         answering = all(one.answering for one in memory.sightings.values())
         if serving is not None and rests and answering and not (memory.frozen or memory.hung):
-            memory.calm = known.told(draft.stored) if known else calm(draft.raw, serving, draft.stored, look, now)
+            if known:
+                memory.calm = known if draft.stored is stored else known.told(draft.stored)
+            else:
+                memory.calm = calm(draft.raw, serving, draft.stored, look, now)
         return Result(after=after)
 
     def _beheld(
@@ -110,9 +113,10 @@ class ServingPass:
             name: value for name, value in raw["metadata"].items() if name not in ("resourceVersion", "managedFields")
         }
         asked = {**raw, "metadata": meta, "status": None}
-        if self._judged is None or self._judged[0] != asked:
-            self._judged = asked, accept(raw, self._hands.defaults)
-        return self._judged[1]
+        known = self._judged is not None and self._judged[0] == asked
+        found = self._judged[1] if self._judged is not None and known else accept(raw, self._hands.defaults)
+        self._judged = asked, found  # also where it is known: what is kept of it is then the same object
+        return found
 
     async def _work(
         self, draft: Draft, serving: SpeculativeServing | None, accepted: Verdict, look: Observation
@@ -213,7 +217,8 @@ class ServingPass:
         if live or status != draft.stored:
             raw = draft.raw if live else {**draft.raw, "status": act.as_json(draft.stored)}
             await self._write(raw, status)
-        memory.unsaved, draft.stored = None, status
+            draft.stored = status
+        memory.unsaved = None
 
     async def _write(self, raw: Object, status: ServingStatus) -> None:
         if (written := await act.write_status(self._hands.kube, raw, status)) is not None:
@@ -223,7 +228,7 @@ class ServingPass:
         """Whether the difference is one that is written a little later, if nothing else is until then."""
         memory, now = self._memory, self._hands.clock.monotonic()
         since, memory.waiting = memory.waiting[0] if memory.waiting else now, None
-        if status == stored or now - since >= WAIT_SECONDS or not minor(stored, status):
+        if status == stored or now - since >= WAIT_SECONDS or (news := minor(stored, status)) is None:
             return False
-        memory.waiting = since, status
+        memory.waiting = since, news
         return True

@@ -10,37 +10,59 @@ from dataclasses import dataclass, replace
 
 from paceline_engine.protocol import Gauges, State
 from paceline_operator import events
-from paceline_operator.api.base import share_names
 from paceline_operator.tuning.model import Engine
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sighting:
-    """An engine's last answer."""
+    """An engine's last answer: what of it is told once there is no other."""
 
-    state: State
-    gauges: Gauges
+    boot_id: str
+    engine_version: str
+    generation: int
+    """Of the policy in force."""
+    running: int
+    """Requests."""
+    said: str
     at: str
     """RFC 3339."""
+    state: State | None
+    """Of an engine whose own /metrics cannot show it; else None: whole, it is most of what a sighting takes."""
     answering: bool = True
     """Also in the last pass."""
 
     def __str__(self) -> str:
-        state, gauges = self.state, self.gauges
-        k = "none yet" if state.k_in_force is None else state.k_in_force
-        steps = sum(state.steps_by_k.values()) + sum(state.probe_steps_by_k.values())
-        words = [
-            f"generation {state.generation}",
-            f"k {k}",
-            f"{gauges.running} running and {gauges.waiting} waiting requests",
-            f"{steps} steps",
-        ]
-        if verification := state.adaptive_verification:
-            words.append(f"verification {verification.mode}")
-            words += [f"verification error {verification.error[:200]!r}"] if verification.error else []
-        if state.policy_errors:
-            words.append(f"{state.policy_errors} policy errors")
-        return f"last answer at {self.at}: {', '.join(words)}"
+        return f"last answer at {self.at}: {self.said}"
+
+
+def sighting(state: State, gauges: Gauges, at: str) -> Sighting:
+    """Of an engine that answers now; `at` RFC 3339."""
+    return Sighting(
+        boot_id=state.boot_id,
+        engine_version=state.engine_version,
+        generation=state.generation,
+        running=gauges.running,
+        said=_words(state, gauges),
+        at=at,
+        state=None if state.capabilities.metrics.supported else state,
+    )
+
+
+def _words(state: State, gauges: Gauges) -> str:
+    k = "none yet" if state.k_in_force is None else state.k_in_force
+    steps = sum(state.steps_by_k.values()) + sum(state.probe_steps_by_k.values())
+    words = [
+        f"generation {state.generation}",
+        f"k {k}",
+        f"{gauges.running} running and {gauges.waiting} waiting requests",
+        f"{steps} steps",
+    ]
+    if verification := state.adaptive_verification:
+        words.append(f"verification {verification.mode}")
+        words += [f"verification error {verification.error[:200]!r}"] if verification.error else []
+    if state.policy_errors:
+        words.append(f"{state.policy_errors} policy errors")
+    return ", ".join(words)
 
 
 def look(
@@ -56,9 +78,10 @@ def look(
     for engine in engines:
         last, how = before.get(engine.name), ended.get(engine.name, "")
         if engine.state is not None and engine.samples is not None:
-            share_names(engine.samples.gauges)
-            after[engine.name] = Sighting(_shared(engine.state, after), engine.samples.gauges, now_rfc3339)
-            if last and last.state.boot_id != engine.state.boot_id:
+            after[engine.name] = seen = sighting(engine.state, engine.samples.gauges, now_rfc3339)
+            if seen.state is not None:
+                after[engine.name] = replace(seen, state=_shared(seen.state, after))
+            if last and last.boot_id != engine.state.boot_id:
                 news.append(events.engine_restarted(engine.name, how, str(last)))
         elif last:
             after[engine.name] = replace(last, answering=False)
@@ -71,11 +94,9 @@ def look(
 
 def _shared(state: State, others: Mapping[str, Sighting]) -> State:
     """`state`, whose table and capabilities are those of another pod where they are the same: most of what it takes."""
-    other = next((one.state for one in others.values()), state)
+    other = next((one.state for one in others.values() if one.state is not None), state)
     same = {name: getattr(other, name) for name in _LARGE if getattr(state, name) == getattr(other, name)}
-    shared = state.model_copy(update=same)
-    share_names(shared)
-    return shared
+    return state.model_copy(update=same)
 
 
 _LARGE = ("table", "capabilities", "probe")

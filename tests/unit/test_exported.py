@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from paceline_engine.exporter import SERIES, families
 from paceline_engine.protocol import Feature, State
+from paceline_operator import sightings
 from paceline_operator.api.conditions import Reason
 from paceline_operator.exported import ENGINES, UNEXPORTED, EngineSeries
 from paceline_operator.sightings import Sighting
@@ -25,7 +27,8 @@ async def sighting(shown_by_engine: bool = False, answering: bool = True, **chan
     assert engine.samples is not None
     capabilities = engine.state.capabilities.model_copy(update={"metrics": Feature(supported=shown_by_engine)})
     state = engine.state.model_copy(update={"capabilities": capabilities, **changes})
-    return Sighting(State.model_validate(state.model_dump()), engine.samples.gauges, "now", answering)
+    seen = sightings.sighting(State.model_validate(state.model_dump()), engine.samples.gauges, "now")
+    return replace(seen, answering=answering)
 
 
 def scraped(series: EngineSeries) -> dict[tuple[str, ...], float]:
@@ -49,6 +52,7 @@ async def test_the_series_are_the_plugins_own_with_the_pod_as_label() -> None:
     assert found["paceline_table_generation", "team", "demo-a", "demo"] == 7
     steps = {key[1:3]: value for key, value in found.items() if key[0] == "paceline_steps_total"}
     assert steps == {("3", "table"): 100, ("0", "table"): 5, ("1", "probe"): 9}
+    assert seen.state is not None
     theirs = {sample.name for family in families(seen.state) for sample in family.samples}
     assert {key[0] for key in found} == theirs | {UNEXPORTED}
     assert theirs <= {f"paceline_{name}" for name, _, _ in SERIES}

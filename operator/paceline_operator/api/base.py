@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -17,19 +17,25 @@ class ApiModel(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
 
-    def model_post_init(self, _: Any) -> None:
-        """Of a status, sets of names took more than half."""
-        share_names(self)
+
+M = TypeVar("M", bound=ApiModel)
+MAX_SHARED = 4096
+"""Characters of a part: larger ones are nobody else's, and would only be kept for longer."""
 
 
-def share_names(model: BaseModel) -> None:
-    """Let `model`, which is frozen, have one set of names of its given fields with all others that give the same."""
-    object.__setattr__(model, "__pydantic_fields_set__", _given(frozenset(model.__pydantic_fields_set__)))
+def shared(model: M) -> M:
+    """`model`, whose parts are one object with the same parts of all others: sections of specs are alike in most."""
+    same: dict[str, ApiModel] = {}
+    for name, value in model:
+        if isinstance(value, ApiModel) and len(text := value.model_dump_json(exclude_unset=True)) <= MAX_SHARED:
+            one = _one(type(value), text)
+            same |= {name: one} if one == value else {}
+    return model.model_copy(update=same)
 
 
-@lru_cache(maxsize=4096)
-def _given(names: frozenset[str]) -> set[str]:
-    return set(names)
+@lru_cache(maxsize=1024)
+def _one(kind: type[ApiModel], text: str) -> ApiModel:
+    return kind.model_validate_json(text)
 
 
 class ObjectMeta(ApiModel):

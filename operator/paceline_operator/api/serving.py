@@ -6,6 +6,8 @@ A section of spec is a module of its own; here they are put together, with the r
 
 from __future__ import annotations
 
+from functools import cache
+
 from pydantic import ConfigDict, Field
 
 from paceline_operator.api.autoscaling import MAX_REPLICAS, Autoscaling
@@ -105,6 +107,12 @@ class ServingSpec(ApiModel):
     )
 
 
+@cache
+def _nothing() -> ServingStatus:
+    """One for all: servings are parsed without their status."""
+    return ServingStatus()
+
+
 class SpeculativeServing(ApiModel):
     """A model served by vLLM pods that speculate, with k kept right by the operator."""
 
@@ -112,7 +120,7 @@ class SpeculativeServing(ApiModel):
     kind: str
     metadata: ObjectMeta
     spec: ServingSpec
-    status: ServingStatus = Field(default_factory=ServingStatus)
+    status: ServingStatus = Field(default_factory=_nothing)
 
     model_config = ConfigDict(
         json_schema_extra=cel(

@@ -110,10 +110,11 @@ def implausible(state: State, samples: Samples) -> str | None:
         return f"protocol version {state.protocol_version}, this side speaks {PROTOCOL_VERSION}"
     if state.table and len(state.table) != state.capabilities.max_num_seqs + 1:
         return f"a table of {len(state.table)} entries for {state.capabilities.max_num_seqs} requests at most"
-    if any(not 0 <= k <= MAX_K for k in (*state.table, *state.capabilities.ladder, state.capabilities.max_k)):
+    ks = (*state.table, *state.capabilities.ladder, state.capabilities.max_k)
+    if not 0 <= min(ks) <= max(ks) <= MAX_K:
         return f"a k outside 0..{MAX_K}"
     for cell in samples.cells:
-        if any(not 0 <= index <= MAX_HISTOGRAM_INDEX for index in cell.histogram):
+        if cell.histogram and not 0 <= min(cell.histogram) <= max(cell.histogram) <= MAX_HISTOGRAM_INDEX:
             return f"a histogram index outside 0..{MAX_HISTOGRAM_INDEX}"
         if max(cell.k_drafted, cell.k_verified) > MAX_K or (cell.steps and not cell.request_steps):
             return f"a cost cell with k {cell.k_drafted}, {cell.steps} steps and {cell.request_steps} request-steps"

@@ -21,7 +21,7 @@ LEAST = 2000.0
 """Request-steps of each side."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Decay:
     """(k, lower edge of the context bucket) -> (request-steps with drafts, accepted share of k summed over them)."""
 

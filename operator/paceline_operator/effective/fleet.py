@@ -42,7 +42,7 @@ class Pod:
     """Of its container, where it ended."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Known:
     """What is remembered of one engine."""
 

@@ -34,7 +34,7 @@ TEXT = 300
 _REFUSED = re.compile(r"[^\n]{0,300}adaptive (?:draft )?verification[^\n]{0,300}", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What is said of one engine. Messages carry no number that goes on changing: they stay while the reason does."""
 

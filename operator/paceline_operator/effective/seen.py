@@ -27,7 +27,7 @@ LARGEST = 10**15
 """A count above this is nonsense."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
     """Of one engine process."""
 

@@ -27,7 +27,7 @@ Pair = tuple[float, float]
 """(of how many, how many)"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Shift:
     """Firing (of request-steps, those with a draft), then acceptance at positions 1, 2, ...: lately, and before."""
 

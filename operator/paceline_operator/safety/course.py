@@ -122,8 +122,6 @@ def _acts(sight: Sight) -> bool:
 
 def verdict(memory: SafetyStatus, sight: Sight) -> Verdict:
     """RemedyInForce: True while a remedy lies over the spec."""
-    choices = _choices(memory, sight)
-    said = ladder.words(_climb(memory), choices)
     if memory.phase is Phase.REST or not _lies_over(sight.spec):
         if not memory.deaths:
             return Verdict(_TYPE, False, Reason.NO_FAULT)
@@ -135,6 +133,7 @@ def verdict(memory: SafetyStatus, sight: Sight) -> Verdict:
         more += "; no other boot configuration helps" if not remedies_of(last.fingerprint) else ""
         return Verdict(_TYPE, False, reason, f"{last.pod} at {last.at}: {last.title} ({last.fingerprint}){more}")
     mended = _upgrade(memory.fault, sight)
+    said = ladder.words(_climb(memory), _choices(memory, sight))
     what = f"{said}; {memory.evidence}{mended}"
     match memory.phase:
         case Phase.TRIAL if memory.since is None:

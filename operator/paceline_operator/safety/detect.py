@@ -86,7 +86,7 @@ class End:
         return (self.at - self.started).total_seconds()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Of one engine, over the passes: when its count of tokens last grew, by the operator's monotonic clock."""
 

@@ -115,7 +115,7 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
         ladder=ladder,
         mean=np.concatenate([mean, np.zeros(effects), np.full(len(loads), OFFSET_GUESS), np.zeros(EFFECTS)]),
         covariance=covariance,
-        features=np.stack([np.ones(load.size), doublings, k], axis=1),
+        features=_features(loads, ladder),
         steps=np.zeros(load.size),
         lent=np.zeros(load.size),
         seen=np.full(load.size, -math.inf),
@@ -124,6 +124,16 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
         contexts=np.zeros(len(CONTEXTS)),
         mix=np.zeros((len(loads), 4)),
     )
+
+
+@lru_cache(maxsize=64)
+def _features(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Array:
+    """One for all servings."""
+    load = np.repeat(np.asarray(loads, float), len(ladder))
+    k = np.tile(np.asarray(ladder, float), len(loads))
+    found = np.stack([np.ones(load.size), np.log2(load), k], axis=1)
+    found.flags.writeable = False
+    return found
 
 
 def folded(cost: Cost) -> Cost:

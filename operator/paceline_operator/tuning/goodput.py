@@ -257,7 +257,7 @@ def view(scores: Scores, beliefs: Acceptance, lengths: Lengths, k: int, recommen
     return BucketView(scores.load, k, recommended, observed, told)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Told(Sequence[Candidate]):
     """The candidates of a load, worked out where they are read: most never are."""
 

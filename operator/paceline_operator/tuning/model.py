@@ -77,7 +77,7 @@ class Engine:
     """vLLM's own series by name, summed over labels, of an engine that serves without the plugin (PluginAbsent)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate with its 95 % interval."""
 
@@ -86,7 +86,7 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One k at one load: the arithmetic behind a decision."""
 
@@ -106,7 +106,7 @@ class Candidate:
     """False where the engine tells of no drafts: the length is then tokens over request-steps of this load alone."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BucketView:
     """What is known at one load bucket, and what follows."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from paceline_engine.protocol import Policy, State, Verification, VerificationPolicy
 from paceline_operator.api.speculation import Method
@@ -22,7 +23,7 @@ from paceline_operator.tuning.model import BucketView, Engine, Interval, Profile
 from paceline_operator.tuning.moves import Decided
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Read:
     """How far one engine's samples are in the beliefs."""
 
@@ -141,6 +142,12 @@ def _verification(state: State) -> VerificationPolicy | None:
     if found.mode is Verification.CAPPED and not capped:
         return None
     return VerificationPolicy(mode=found.mode, cap=found.cap if capped else None)
+
+
+@lru_cache(maxsize=1024)
+def one(table: tuple[int, ...]) -> tuple[int, ...]:
+    """A table of the same entries that all servings share: one takes 2 KB, and a serving has several."""
+    return table
 
 
 def key(settings: Settings) -> tuple[Method, tuple[int, ...], int]:

@@ -24,7 +24,7 @@ from paceline_operator.tuning.model import (
     Step,
     VerificationView,
 )
-from paceline_operator.tuning.state import TunerState
+from paceline_operator.tuning.state import TunerState, one
 from paceline_operator.tuning.values import amended
 
 UNACKNOWLEDGED_PASSES = 3
@@ -51,7 +51,7 @@ def step(
     at = load if load is not None else state.in_force[0] if state.in_force else None
     states = {engine.name: engine.state for engine in fleet.answering if engine.state is not None}
     return Step(
-        memory=Memory(cursors=cursors, state=amended(state, cost=cost.folded(state.cost))),
+        memory=Memory(cursors=cursors, state=_kept(state)),
         reason=reason,
         message=message,
         holding=holding,
@@ -81,6 +81,21 @@ def step(
         errors=found.errors,
         generations={name: one.generation for name, one in states.items()},
         k_by_engine={name: one.table[at] for name, one in states.items() if at is not None and at < len(one.table)},
+    )
+
+
+def _kept(state: TunerState) -> TunerState:
+    """Between two passes: smaller, and what is the same in all servings once."""
+    policy = state.policy
+    if policy is not None and policy.table is not one(policy.table):
+        policy = policy.model_copy(update={"table": one(policy.table)})
+    return amended(
+        state,
+        cost=cost.folded(state.cost),
+        table=one(state.table),
+        auto=one(state.auto),
+        base=one(state.base),
+        policy=policy,
     )
 
 
