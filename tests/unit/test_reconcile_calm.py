@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from paceline_operator import naming, verdicts
+from paceline_operator import act, naming, verdicts
+from paceline_operator.api.base import MAX_SHARED, shared
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.status import PodStatus, ServingStatus, TableRow, Tier
 from paceline_operator.calm import LIVE_SECONDS, WAIT_SECONDS, minor
 from paceline_operator.clients.kube import UnavailableError
+from tests.servings import serving
 from tests.world import SPEC, World
 
 
@@ -121,8 +123,29 @@ NEWER = {"policy_generation": 4, "pods": [TOLD.pods[0].model_copy(update={"gener
     ],
 )
 def test_generations_of_the_same_table_and_numbers_wait(change: dict[str, Any], waits: bool) -> None:
-    assert minor(TOLD, TOLD.model_copy(update=change)) is waits
+    newer = TOLD.model_copy(update=change)
+    news = minor(TOLD, newer)
+    assert (news is not None) is waits
+    assert news is None or TOLD.model_copy(update=news) == newer
     assert not minor(ServingStatus(), ServingStatus(policy_generation=1)), "the first table"
+
+
+async def test_what_is_kept_of_status_is_what_is_stored(quiet: World) -> None:
+    await read_in(quiet)
+    kept = quiet.serving._memory.calm
+    assert kept is not None
+    assert act.as_json(kept.status) == quiet.status
+    newer = kept.status.model_copy(update={"k": "3", "policy_generation": 99})
+    assert kept.told(newer).status == newer
+
+
+def test_sections_that_are_the_same_are_one_object_and_large_ones_nobody_elses() -> None:
+    one, other = (shared(serving(engine={"maxNumSeqs": seqs}).spec) for seqs in (64, 128))
+    assert one.speculation is other.speculation
+    assert (one.engine.max_num_seqs, other.engine.max_num_seqs) == (64, 128)
+    wide = serving(engine={"extraArgs": 5 * [MAX_SHARED // 4 * "x"]}).spec
+    assert shared(wide) == wide
+    assert shared(wide).engine is wide.engine
 
 
 async def test_what_waits_is_written_after_a_while_or_with_other_news_and_once(quiet: World) -> None:
