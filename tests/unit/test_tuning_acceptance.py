@@ -192,3 +192,28 @@ def test_any_counts_give_lengths_that_can_be(windows: list[tuple[list[Acceptance
     assert (lengths.log >= 0).all()
     assert (lengths.covariance.diagonal() >= -1e-12).all()
     assert lengths.log[-1] == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(cells, max_size=4), min_size=2, max_size=5))
+def test_a_window_is_tested_against_the_counts_of_every_k(windows: list[list[AcceptanceCell]]) -> None:
+    """What is worked out for the ks of a window alone is what the whole matrices give."""
+    *before, last = windows
+    past = acceptance.empty(LADDER, Method.EAGLE)
+    for window in before:
+        past = acceptance.learn(past, window, 0.0)
+    past, alone = acceptance._decayed(past, 0.0), acceptance._window(past, last)
+    found = acceptance._tested(past, alone)
+    if found is past or found.changes > past.changes:
+        return
+    window = np.asarray([alone.get(row, [0.0] * past.counts.shape[1]) for row in range(len(LADDER))], float)
+    lengths, both, width = acceptance.lengths(past), past.counts + window, LADDER[0]
+    steps, accepted, total = window[:, 0], both[:, 2 + width :], np.maximum(both[:, 0], 1.0)
+    weight = steps * np.exp(lengths.log)
+    expected = weight.sum() - steps.sum()
+    spread = accepted @ (2 * np.arange(width) + 1) / total - (accepted.sum(axis=1) / total) ** 2
+    noise = acceptance.CLUSTERING * (steps @ (np.maximum(spread, 0) + 0.001)) + 1
+    variance = noise + weight @ lengths.covariance @ weight + past.drift * expected**2
+    score = (window[:, 2 + width :].sum() - expected) / math.sqrt(variance)
+    assert found.high == pytest.approx(max(0, past.high + score - acceptance.CUSUM_ALLOWANCE), rel=1e-6, abs=1e-6)
+    assert found.low == pytest.approx(max(0, past.low - score - acceptance.CUSUM_ALLOWANCE), rel=1e-6, abs=1e-6)

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paceline_engine.protocol import CostCell
 from paceline_operator.tuning import correct, cost
@@ -213,3 +215,23 @@ def test_between_passes_half_of_the_covariance_is_kept_in_single_precision() -> 
     assert np.array_equal(after, after.T)
     assert np.allclose(after, before.covariance, rtol=1e-6, atol=0.0)
     assert np.linalg.eigvalsh(after).min() > 0
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 6))
+def test_noise_is_learnt_from_the_calm_cells_of_a_window(data: st.DataObject, size: int) -> None:
+    """As from the vectors and the matrix of these cells alone: scatter, and what every two of them have in common."""
+    surprise = np.asarray(data.draw(st.lists(st.floats(-1, 1), min_size=size, max_size=size)))
+    scatter = np.asarray(data.draw(st.lists(st.floats(0, 0.1), min_size=size, max_size=size)))
+    root = np.asarray(data.draw(st.lists(st.lists(st.floats(-1, 1), min_size=size, max_size=size), min_size=size)))
+    calm = np.asarray(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+    between, past, count = root.T @ root, cost.empty(LOADS, LADDER), int(calm.sum())
+    total, shared = past.noise, past.shared
+    if count:
+        excess = np.outer(surprise[calm], surprise[calm]) - between[calm][:, calm]
+        total += 0.05 * (excess.trace() / count - scatter[calm].mean() - shared)
+    if count > 1:
+        shared += 0.05 * ((excess.sum() - excess.trace()) / (count * (count - 1)) - shared)
+    total = min(max(total, correct.NOISE_BOUNDS[0]), correct.NOISE_BOUNDS[1])
+    found = correct._noise(past, surprise, scatter, between, calm)
+    assert found == pytest.approx((total, min(max(shared, 0.0), 0.9 * total)), rel=1e-9, abs=1e-12)

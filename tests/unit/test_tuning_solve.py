@@ -205,6 +205,29 @@ def test_of_two_that_are_nearly_equal_the_one_that_drafts_nothing_is_taken() -> 
     assert board(clear).stirred({8: 1}, LEAST_ERRORS, off_allowance(0.01)) == set()
 
 
+@settings(deadline=None)
+@given(
+    goodputs,
+    st.lists(st.lists(st.floats(-1, 1), min_size=5, max_size=5), min_size=5, max_size=5),
+    st.sampled_from(LADDER),
+    st.sets(st.sampled_from(LADDER)),
+    st.floats(0, 0.1),
+)
+def test_gains_are_those_of_the_covariance_and_stir_where_one_is_clear(
+    tokens: dict[int, float], root: list[list[float]], incumbent: int, known: set[int], allowance: float
+) -> None:
+    covariance = np.asarray(root) @ np.asarray(root).T
+    at = scores(tokens, known=tuple(known))._replace(covariance=covariance)
+    contrasts = np.eye(5) - np.eye(5)[LADDER.index(incumbent)]
+    gains, errors = at.gains(incumbent)
+    assert gains == pytest.approx((contrasts @ at.log_goodput).tolist())
+    variances = (contrasts @ covariance @ contrasts.T).diagonal()
+    assert np.square(errors) == pytest.approx(variances, abs=1e-12)
+    ahead = {k: gain + (allowance if k == 0 else 0.0) for k, gain in zip(LADDER, gains, strict=True) if k != incumbent}
+    clear = any(ahead[k] > max(0.0, errors[LADDER.index(k)]) for k in ahead if k in known)
+    assert board(at).stirred({8: incumbent}, 1.0, allowance) == ({8} if clear else set())
+
+
 def board(at: Scores) -> Board:
     """The scores of one load as those of several."""
     stacked: dict[str, Any] = {

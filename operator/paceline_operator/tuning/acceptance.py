@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import add
+from operator import add, mul
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,6 +25,8 @@ from paceline_operator.api.speculation import Method
 from paceline_operator.tuning.values import amended
 
 Array: TypeAlias = npt.NDArray[np.float64]
+Window: TypeAlias = Mapping[int, Sequence[float]]
+"""Counts of a window alone, as in `Acceptance.counts`: rows by ladder position, of the ks that it has."""
 
 HALF_LIFE_SECONDS = 120.0
 """Of the pooled counts: traffic mixes change over minutes."""
@@ -128,33 +130,39 @@ def learn(past: Acceptance, cells: Iterable[AcceptanceCell], seconds: float) -> 
     accepted more often than what it does not.
     """
     now, window = _decayed(past, seconds), _window(past, cells)
-    return now if window is None else _added(_tested(now, window), window)
+    return _added(_tested(now, window), window) if window else now
 
 
 def lent(past: Acceptance, survival: Mapping[int, Sequence[float]], request_steps: float) -> Acceptance:
     """`past` and, of each k that has no counts of its own, so many request-steps with this survival by position."""
-    counts = np.zeros_like(past.counts)
-    start = 2 + (counts.shape[1] - 2) // 2
+    window, width = dict[int, list[float]](), (past.counts.shape[1] - 2) // 2
     for row, k in enumerate(past.ladder):
         if k and k in survival and not past.own_counts[row, 0]:
             depth = min(k, len(survival[k]))
-            counts[row, : 2 + depth] = request_steps
-            counts[row, start : start + depth] = request_steps * np.asarray(survival[k][:depth], float)
-    return _added(past, counts) if counts.any() else past
+            accepted = [request_steps * share for share in survival[k][:depth]]
+            blank = [0.0] * (width - depth)
+            window[row] = [*[request_steps] * (2 + depth), *blank, *accepted, *blank]
+    return _added(past, window) if window and request_steps else past
 
 
-def _added(past: Acceptance, window: Array) -> Acceptance:
-    counts, windows = past.counts + window, past.windows + 1
-    pool, steps, own = _pooled(past.ladder, counts, past.drift, windows), window[:, 0], past.own_counts.copy()
-    own[:, 0] += steps
-    own[:, 1] += steps + np.add.reduce(window[:, 2 + len(pool.survival) :], axis=1)
-    own[:, 2] += steps * pool.lengths
+def _added(past: Acceptance, window: Window) -> Acceptance:
+    counts, windows = past.counts.copy(), past.windows + 1
+    for at, row in window.items():
+        counts[at] += row
+    pool = _pooled(past.ladder, counts, past.drift, windows)
+    own, since, start = past.own_counts.copy(), past.since_change.copy(), 2 + len(pool.survival)
+    for at, row in window.items():
+        steps = row[0]
+        own[at, 0] += steps
+        own[at, 1] += steps + sum(row[start:])
+        own[at, 2] += steps * pool.lengths[at]
+        since[at] += steps
     return amended(
         past,
         counts=counts,
         windows=windows,
         own_counts=own,
-        since_change=past.since_change + steps,
+        since_change=since,
         lengths=_lengths(past.ladder, past.nested, counts, own, pool),
     )
 
@@ -177,13 +185,14 @@ def _decayed(past: Acceptance, seconds: float) -> Acceptance:
     keep = 0.5 ** (seconds / HALF_LIFE_SECONDS)
     slow = 0.5 ** (seconds / OWN_HALF_LIFE_SECONDS)
     # Each k by itself: the k in force must not push those out that only bursts tell of.
-    rows = [keep * min(1.0, MEMORY_REQUEST_STEPS / max(keep * one, 1.0)) for one in past.counts[:, 0].tolist()]
+    kept = (past.counts[:, 0] * keep).tolist()
+    rows = [keep if one <= MEMORY_REQUEST_STEPS else keep * (MEMORY_REQUEST_STEPS / one) for one in kept]
     counts = past.counts * np.asarray(rows)[:, None]
     return amended(past, counts=counts, windows=past.windows * keep, own_counts=past.own_counts * slow)
 
 
-def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Array | None:
-    """Counts of a window alone; None where there are none."""
+def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> dict[int, list[int]]:
+    """Counts of a window alone; empty where there are none."""
     places, width = _places(past.ladder), (past.counts.shape[1] - 2) // 2
     rows: dict[int, list[int]] = {}
     for cell in cells:
@@ -195,10 +204,7 @@ def _window(past: Acceptance, cells: Iterable[AcceptanceCell]) -> Array | None:
         blank = [0] * (width - depth)
         row = [cell.request_steps, cell.drafts, *drafted[:depth], *blank, *accepted[:depth], *blank]
         rows[at] = list(map(add, rows[at], row)) if at in rows else row
-    if not any(row[0] for row in rows.values()):
-        return None
-    nothing = [0] * past.counts.shape[1]
-    return np.asarray([rows.get(at, nothing) for at in range(len(past.ladder))], float)
+    return rows if any(row[0] for row in rows.values()) else {}
 
 
 @lru_cache(maxsize=64)
@@ -262,18 +268,23 @@ def _pooled(ladder: tuple[int, ...], counts: Array, drift: float, windows: float
 def _lengths(ladder: tuple[int, ...], nested: bool, counts: Array, own_counts: Array, pool: _Pool) -> Lengths:
     prior, off, most = _departures(ladder, nested)
     rows = zip(own_counts.tolist(), pool.lengths, pool.spreads, strict=True)
-    noise, ratios = [], []
+    noise, ratios, known = [], [], []
     for (steps, tokens, expected), length, spread in rows:
-        noise.append(CLUSTERING * (spread + 0.01) / (max(steps, 1e-9) * length**2))
+        noise.append(CLUSTERING * (spread + 0.01) / ((steps if steps > 1e-9 else 1e-9) * length**2))
         ratios.append(math.log((tokens + 1.0) / (expected + 1.0)))
+        known.append(steps >= MIN_REQUEST_STEPS)
     noisy = prior.copy()
     noisy.reshape(-1)[:: off.size + 1] += noise
     weight = np.linalg.solve(noisy, prior)
-    covariance = (pool.gradient * pool.variance) @ pool.gradient.T + prior - prior @ weight
+    covariance = (pool.gradient * pool.variance).dot(pool.gradient.T)
+    covariance += prior
+    covariance -= prior.dot(weight)
+    log = np.log(pool.lengths)
+    log += np.asarray(ratios).dot(weight)
     return Lengths(
-        log=np.minimum(np.maximum(np.log(pool.lengths) + np.asarray(ratios) @ weight, 0.0), most),
+        log=np.minimum(np.maximum(log, 0.0), most),
         covariance=covariance,
-        known=(own_counts[:, 0] >= MIN_REQUEST_STEPS) | off,
+        known=np.asarray(known) | off,
         ladder=ladder,
         counts=counts,
         pooled=pool.survival,
@@ -297,30 +308,27 @@ def _moments(width: int) -> Array:
     return np.stack([np.ones(width), 2.0 * np.arange(width) + 1.0], axis=1)
 
 
-def _tested(past: Acceptance, window: Array) -> Acceptance:
+def _tested(past: Acceptance, window: Window) -> Acceptance:
     """`past` with its memory shortened if the window is of another traffic; its drift learnt if not."""
-    if sum(past.counts[:, 0].tolist()) < MIN_REQUEST_STEPS:
+    totals = past.counts[:, 0].tolist()
+    if sum(totals) < MIN_REQUEST_STEPS:
         return past
-    length, width = lengths(past), (window.shape[1] - 2) // 2
-    both = past.counts + window
-    rows = zip(
-        window[:, 0].tolist(),
-        length.log.tolist(),
-        both[:, 0].tolist(),
-        (both[:, 2 + width :] @ _moments(width)).tolist(),
-        strict=True,
-    )
-    expected = noise = 0.0
-    weights = []
-    for steps, log, total, (mean, spread) in rows:
-        weights.append(tokens := steps * math.exp(log))
-        expected += tokens - steps
-        total = max(total, 1.0)
-        noise += steps * (max(spread / total - (mean / total) ** 2, 0.0) + 0.001)
+    length, start = lengths(past), 2 + (past.counts.shape[1] - 2) // 2
+    odd = range(1, 2 * start, 2)
+    logs, moments = length.log.tolist(), (past.counts[:, start:] @ _moments(start - 2)).tolist()
+    covariance = length.covariance.item
+    expected = seen = noise = memory = 0.0
+    weights: list[tuple[int, float]] = []
+    for at, row in window.items():
+        steps, accepted, (mean, spread) = row[0], row[start:], moments[at]
+        seen += (given := sum(accepted))
+        weight, total = steps * math.exp(logs[at]), max(totals[at] + steps, 1.0)
+        expected += weight - steps
+        mean, spread = (mean + given) / total, (spread + sum(map(mul, accepted, odd))) / total
+        noise += steps * (max(spread - mean**2, 0.0) + 0.001)
+        memory += weight * (weight * covariance(at, at) + 2 * sum(one * covariance(at, by) for by, one in weights))
+        weights.append((at, weight))
     noise = CLUSTERING * noise + 1.0
-    weight = np.asarray(weights)
-    memory = float(weight @ length.covariance @ weight)
-    seen = float(np.add.reduce(window[:, 2 + width :], axis=None))
     surprise = seen - expected
     score = surprise / math.sqrt(noise + memory + past.drift * expected**2)
     high = max(0.0, past.high + score - CUSUM_ALLOWANCE)

@@ -53,15 +53,14 @@ def learn(
     means = {name: cells for name, cells in found.items() if cells}
     if not means:
         return amended(past, covariance=covariance, requests=requests, mix=mix)
-    counted = requests.tolist()
     spent = (past.contexts * 0.5 ** (seconds / CONTEXT_HALF_LIFE_SECONDS)).tolist()
     for cells in means.values():
         for cell, timing in cells.items():
             kind, place = divmod(cell, size)
-            row = counted[place // width]
-            row[0], row[1] = row[0] + timing.request_steps, row[1] + timing.steps
+            requests[place // width, 0] += timing.request_steps
+            requests[place // width, 1] += timing.steps
             spent[kind % len(CONTEXTS)] += timing.steps * math.exp(timing.log_mean)
-    aged = amended(past, covariance=covariance, requests=np.asarray(counted), mix=mix, contexts=np.asarray(spent))
+    aged = amended(past, covariance=covariance, requests=requests, mix=mix, contexts=np.asarray(spent))
     speeds = _speeds(aged, means)
     return _corrected(aged, _merged(aged, means, speeds), speeds, now)
 
@@ -202,8 +201,8 @@ def _solved(
     mean, near = cost.mean, True
     if window.plain:
         root = np.linalg.inv(np.linalg.cholesky(between + noise))
-        half = root @ columns.T
-        return mean + (root @ (window.log - seen.log)) @ half, half, True
+        half = root.dot(columns.T)
+        return mean + root.dot(window.log - seen.log).dot(half), half, True
     for _ in range(ITERATIONS):
         root = np.linalg.inv(np.linalg.cholesky(between + noise))
         half = root @ columns.T
@@ -239,14 +238,14 @@ def _widened(cost: Cost, seen: prompts.Sight, index: Index, surprise: Array, bel
 
 def _noise(cost: Cost, surprise: Array, scatter: Array, between: Array, calm: Mask) -> tuple[float, float]:
     """Variance of a window's cells beyond the scatter of steps, and the part they share, one window wiser."""
-    total, shared, count = cost.noise, cost.shared, calm.tolist().count(True)
-    if count < calm.size:
-        surprise, scatter, between = surprise[calm], scatter[calm], between[np.ix_(calm, calm)]
-    if count:
-        own = float(surprise @ surprise) - sum(between.diagonal().tolist())
-        total += 0.05 * (own / count - sum(scatter.tolist()) / count - cost.shared)
+    total, shared, seen, known = cost.noise, cost.shared, surprise.tolist(), between.tolist()
+    rows = [row for row, quiet in enumerate(calm.tolist()) if quiet]
+    if count := len(rows):
+        own = sum([seen[row] ** 2 - known[row][row] for row in rows])
+        total += 0.05 * ((own - sum([scatter.item(row) for row in rows])) / count - cost.shared)
         if count > 1:
-            common = sum(surprise.tolist()) ** 2 - float(np.add.reduce(between, axis=None)) - own
+            expected = sum([known[row][column] for row in rows for column in rows])
+            common = sum([seen[row] for row in rows]) ** 2 - expected - own
             shared += 0.05 * (common / (count * (count - 1)) - shared)
     total = min(NOISE_BOUNDS[1], max(NOISE_BOUNDS[0], total))
     return total, min(0.9 * total, max(0.0, shared))

@@ -144,7 +144,7 @@ def folded(cost: Cost) -> Cost:
     """
     if cost.covariance.ndim < 2:
         return cost
-    return amended(cost, covariance=cost.covariance.take(_triangle(cost.mean.size)[0]).astype(np.float32))
+    return amended(cost, covariance=cost.covariance.astype(np.float32).take(_triangle(cost.mean.size)[0]))
 
 
 def unfolded(cost: Cost) -> Cost:
@@ -199,13 +199,13 @@ def loosened(cost: Cost, share: float, now: float) -> Cost:
 
 def measured(cost: Cost) -> tuple[int, ...]:
     """Load buckets that were seen at any k."""
-    return tuple(load for load, steps in zip(cost.loads, cost.requests[:, 1].tolist(), strict=True) if steps > 0)
+    return tuple([load for load, steps in zip(cost.loads, cost.requests[:, 1].tolist(), strict=True) if steps > 0])
 
 
 def own(cost: Cost) -> Mask:
     """By load and ladder position, whether a cost rests on enough steps of its own."""
     steps = cost.steps.reshape(len(cost.loads), len(cost.ladder))
-    if any(cost.lent.tolist()):
+    if np.count_nonzero(cost.lent):
         lent = cost.lent.reshape(steps.shape) / 2
         known = (steps + lent * MIN_STEPS >= MIN_STEPS).any(axis=0)
         least = np.where(known, MIN_STEPS / 2, MIN_STEPS)

@@ -199,7 +199,8 @@ def _in_force(
         decision = Decision(reason, message, load, was_k, k, generation, _evidence(state, load), mode)
         return amended(state, in_force=(load, k), moving=(-1, 0)), (decision,)
     if k == was_k:
-        return amended(state, in_force=(load, k), moving=(-1, 0)), ()
+        told = state.in_force == (load, k) and state.moving == (-1, 0)
+        return state if told else amended(state, in_force=(load, k), moving=(-1, 0)), ()
     count = state.moving[1] + 1 if state.moving[0] == k else 1
     manual = settings.mode is TuningMode.MANUAL and changed
     guarded = past is not None and past.ttft.lowered != state.ttft.lowered and changed

@@ -121,20 +121,24 @@ def wish(
     if room.full:
         better = {k for k in better if k <= max(in_force)}
     kept = better or (set() if room.queued else good | alive)
-    costs = {k: min(RARE_SECONDS, burst * losses[k] / SETTLED_LOSS) for k in ladder}
-    since = _since(bad)
-    # Of a k that was never measured, the time since it was found hopeless.
-    ages = {k: now - since[k] if math.isinf(age) and k in since else age for k, age in ages.items()}
-    rests = {k: KEEP_ALIVE_SECONDS if k in good else _rest(age, since.get(k), now) for k, age in ages.items()}
-    # At k=0 the smallest other k tells when the rest are to be measured anew.
-    rests |= {k: RARE_SECONDS for k in rests if 0 in in_force and k not in good | alive}
-    stale = {k for k, age in ages.items() if age > max(rests[k], costs[k])}
-    stale |= {0} & set(ladder) if thin else set()
-    near = _nearest(present, bad) - good
-    due = {k: late for k in near if (late := ages.get(k, 0.0) - max(NEAR_REST_SECONDS, costs[k])) > 0}
+    stale = {0} & set(ladder) if thin else set[int]()
+    due = dict[int, float]()
+    # None rests for less.
+    if old := {k: age for k, age in ages.items() if age > KEEP_ALIVE_SECONDS}:
+        costs = {k: min(RARE_SECONDS, burst * losses[k] / SETTLED_LOSS) for k in old}
+        since = _since(bad)
+        # Of a k that was never measured, the time since it was found hopeless.
+        old = {k: now - since[k] if math.isinf(age) and k in since else age for k, age in old.items()}
+        rests = {k: KEEP_ALIVE_SECONDS if k in good else _rest(age, since.get(k), now) for k, age in old.items()}
+        if 0 in in_force:
+            # There the smallest other k tells when the rest are to be measured anew.
+            rests |= dict.fromkeys(rests.keys() - good - alive, RARE_SECONDS)
+        stale |= {k for k, age in old.items() if age > max(rests[k], costs[k])}
+        near = (_nearest(present, bad) - good) & old.keys()
+        due = {k: late for k in near if (late := old[k] - max(NEAR_REST_SECONDS, costs[k])) > 0}
     # Soon a burst of it, with turns of none but what was not seen for as long.
-    ks = [k for k in ladder if k in (stale | due.keys() if due and not better else kept | stale | due.keys())]
-    ks = [k for k in ks if k not in only]
+    turns = (stale if due and not better else kept | stale) | due.keys()
+    ks = [k for k in ladder if k in turns and k not in only]
     if not ks:
         return None, False
     share = _of_time(share, ks, slow)

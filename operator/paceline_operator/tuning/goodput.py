@@ -58,11 +58,11 @@ class Scores(NamedTuple):
     def gains(self, over: int) -> tuple[list[float], list[float]]:
         """Log goodput of every ladder k over that of `over`, and the standard errors."""
         row = self.ladder.index(over)
-        own = self.covariance.diagonal()
-        variance = np.maximum(own + own[row] - 2 * self.covariance[row], 0.0)
-        gains: list[float] = (self.log_goodput - self.log_goodput[row]).tolist()
-        errors: list[float] = np.sqrt(variance).tolist()
-        return gains, errors
+        logs, variances = self.log_goodput.tolist(), self.covariance.diagonal().tolist()
+        least, own, shared = logs[row], variances[row], self.covariance[row].tolist()
+        each = zip(variances, shared, strict=True)
+        errors = [math.sqrt(max(variance + own - 2 * both, 0.0)) for variance, both in each]
+        return [log - least for log in logs], errors
 
     def gain(self, k: int, over: int) -> tuple[float, float]:
         """Log goodput of `k` over that of `over`, and its standard error."""
@@ -113,19 +113,19 @@ class Board(NamedTuple):
         """Loads of `incumbents` (load -> k) where another known k is better by more than `errors` standard errors, k=0
         by `allowance` less."""
         positions, found = places(self.ladder), set[int]()
-        zero, logs, known = positions.get(0), self.log_goodput.tolist(), self.known.tolist()
-        for row, load in enumerate(self.loads):
+        zero, known, covariance = positions.get(0), self.known.item, self.covariance.item
+        for row, (load, logs) in enumerate(zip(self.loads, self.log_goodput.tolist(), strict=True)):
             if load not in incumbents:
                 continue
-            own, covariance = positions[incumbents[load]], self.covariance[row].item
-            least = logs[row][own]
-            for at, log in enumerate(logs[row]):
-                ahead = (log + allowance if at == zero != own else log) - least
-                if ahead > 0 and known[row][at]:
-                    variance = covariance(at, at) + covariance(own, own) - 2 * covariance(own, at)
-                    if ahead > errors * math.sqrt(max(variance, 0.0)):
-                        found.add(load)
-                        break
+            own = positions[incumbents[load]]
+            least = logs[own]
+            if zero is not None and zero != own:
+                logs[zero] += allowance
+            for at in [at for at, log in enumerate(logs) if log > least]:
+                variance = covariance(row, at, at) + covariance(row, own, own) - 2 * covariance(row, own, at)
+                if known(row, at) and logs[at] - least > errors * math.sqrt(max(variance, 0.0)):
+                    found.add(load)
+                    break
         return found
 
 
@@ -133,8 +133,7 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
     """Scores of the ladder at `loads`, which are buckets of `costs`."""
     width, total = len(costs.ladder), len(costs.loads)
     size = width * total
-    positions = places(costs.loads)
-    rows = np.asarray([positions[load] for load in loads], dtype=np.intp)
+    rows = _rows(costs.loads, tuple(loads))
     # All of them in order need no copies.
     pick = slice(None) if len(loads) == total else rows
     step_covariance = costs.covariance.take(_blocks(costs.mean.size, total, width)[pick])
@@ -180,6 +179,13 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
         faster=(costs.streak < 0).reshape(total, width)[pick],
         told=told,
     )
+
+
+@lru_cache(maxsize=64)
+def _rows(buckets: tuple[int, ...], loads: tuple[int, ...]) -> npt.NDArray[np.intp]:
+    """Positions of `loads`."""
+    positions = places(buckets)
+    return np.asarray([positions[load] for load in loads], dtype=np.intp)
 
 
 @lru_cache(maxsize=8)

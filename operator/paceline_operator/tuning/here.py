@@ -35,7 +35,8 @@ def verified(
     load = state.load.present
     off = settings.adaptive_verification is AdaptiveVerification.DISABLED or settings.mode is not TuningMode.AUTO
     if off or Verification.ADAPTIVE not in modes or Verification.ALL not in modes:
-        return amended(state, verified=amended(state.verified, arm=None, trial=None, message=""))
+        idle = state.verified.arm is None and state.verified.trial is None and not state.verified.message
+        return state if idle else amended(state, verified=amended(state.verified, arm=None, trial=None, message=""))
     windows = {name: news.windows[name] for name in news.current}
     states = [engine.state.adaptive_verification for engine in fleet.live if engine.state is not None]
     starved = any(one is not None and one.starved for one in states) or arms.starved(windows)

@@ -71,8 +71,7 @@ def aged(past: History, decoded: Mapping[int, float], table: tuple[int, ...], se
 def better_without(running: Mapping[int, Running], history: History) -> Interval | None:
     """Mean ratio to an engine without a drafter, over the loads of the last hours, where the interval's upper end is
     below 1 and those loads are known; None otherwise."""
-    total = sum(history.seconds.values())
-    if not running or total < PROPOSE_SECONDS:
+    if not running or (total := sum(history.seconds.values())) < PROPOSE_SECONDS:
         return None
     known = {load: found for load, one in running.items() if load in history.seconds and (found := bounds(one))}
     covered = sum(history.seconds[load] for load in known)

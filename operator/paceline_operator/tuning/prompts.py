@@ -54,7 +54,7 @@ class Sight(NamedTuple):
     def columns(self, covariance: Array) -> tuple[Array, Array]:
         """Covariance of the whole belief (rows) with the cells, and of the cells with one another."""
         if self.slope is None:
-            columns = covariance[:, self.place]
+            columns = covariance.take(self.place, axis=1)
             return columns, columns[self.place]
         columns = covariance @ self.slope.T
         return columns, self.slope @ columns

@@ -10,5 +10,5 @@ T = TypeVar("T")
 def amended(value: T, **fields: Any) -> T:
     """`value`, a frozen dataclass without slots or __post_init__, with `fields` in place of its own."""
     new: T = object.__new__(type(value))
-    object.__setattr__(new, "__dict__", {**value.__dict__, **fields})
+    object.__setattr__(new, "__dict__", value.__dict__ | fields)
     return new
