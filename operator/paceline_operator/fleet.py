@@ -3,13 +3,13 @@
 Knows no kinds and does no I/O: a key is any hashable, a pass any coroutine function. A wake that comes during a pass
 leads to another one, passes over one object never overlap, and what a pass raises ends nothing but itself. Where more
 is due than can be done, whoever is overdue longest is next: all are late by the same. Who waits for a turn to look at
-everything is tuned meanwhile. Idle (not the leader), the fleet only remembers which objects there are.
+everything is tuned meanwhile. While objects that come wait for theirs, the others have patience, and no longer than so
+many seconds. Idle (not the leader), the fleet only remembers which objects there are.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import logging
 import math
@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 
 from paceline_operator import metrics
 from paceline_operator.clock import Clock
+from paceline_operator.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,9 @@ PASS_LIMIT_SECONDS = 120.0
 """Every call in a pass has its own, shorter limit: this one is for what nobody thought of."""
 TIMER_SECONDS = 1e-6
 """By which a timer may be early."""
+PATIENCE_SECONDS = 20.0
+"""By which passes are put off at most while objects that come wait for a turn to look at everything: tuned every 30 s
+where it would be 10, what has its table leaves them two thirds of the time that it takes."""
 
 K = TypeVar("K")
 
@@ -53,6 +57,8 @@ class Outcome:
     """Seconds to the next pass of trigger PERIOD; None: only a wake or the resync."""
     gone: bool = False
     """The object is not there any more: its task ends."""
+    comes: bool = False
+    """It has not all that it comes for: its passes are before those of others, as far as these have patience."""
 
 
 Pass = Callable[[Trigger], Awaitable[Outcome]]
@@ -79,6 +85,8 @@ class _Member:
     floor_until: float = 0.0
     """Of any pass."""
     failures: int = 0
+    comes: bool = True
+    """As its last pass said."""
 
 
 @dataclass(frozen=True)
@@ -87,47 +95,6 @@ class _Failure:
     """Seconds to the next pass unless something changes before."""
     floor: float
     """Seconds in which no pass may start, whatever changes: the other side asked for them."""
-
-
-class _Turns(Generic[K]):
-    """Of one sort of passes: so many at once, and of those that wait the longest overdue first."""
-
-    def __init__(self, free: int, due: Callable[[_Member], float]) -> None:
-        self.free = free
-        self.due = due
-        self.begun_at = 0.0
-        """When one began last, or all did (monotonic)."""
-        self._queue: list[tuple[float, bool, int, K]] = []
-        """(due, whether it had no turn yet, number, key): what was said last of a key holds, and those before are
-        skipped."""
-        self._places: dict[K, tuple[float, bool, int]] = {}
-        self._numbers = itertools.count()
-
-    def ask(self, key: K, member: _Member) -> None:
-        """A turn as of when it is due, in place of the one asked for before; none where it is not due any more."""
-        due = self.due(member)
-        if due == math.inf:
-            self._places.pop(key, None)
-        elif self._places.get(key, (math.nan,))[0] != due:
-            self._places[key] = due, not member.passed_over, next(self._numbers)
-            heapq.heappush(self._queue, (*self._places[key], key))
-
-    def next_due(self) -> float:
-        """When the next turn may be taken; infinity where nobody asks, or none is free."""
-        while self._queue and self._places.get(self._queue[0][-1]) != self._queue[0][:-1]:
-            heapq.heappop(self._queue)
-        return self._queue[0][0] if self._queue and self.free else math.inf
-
-    def take(self) -> K:
-        """Whose turn it is: of that key, no other is asked for any more."""
-        key = heapq.heappop(self._queue)[-1]
-        del self._places[key]
-        return key
-
-    def clear(self) -> None:
-        """Nobody asks."""
-        self._queue.clear()
-        self._places.clear()
 
 
 class Fleet(Generic[K]):
@@ -151,8 +118,8 @@ class Fleet(Generic[K]):
         self._prepare = prepare
         self._clock = clock
         # Apart: a thousand objects that all wait for a slow API server must not keep those waiting that ask it nothing.
-        self._looks: _Turns[K] = _Turns(looks, _look_due)
-        self._tunes: _Turns[K] = _Turns(tunes, _tune_due)
+        self._looks: Turns[K] = Turns(looks)
+        self._tunes: Turns[K] = Turns(tunes)
         self._resync = resync_seconds
         self._jitter = jitter
         self._members: dict[K, _Member] = {}
@@ -238,8 +205,13 @@ class Fleet(Generic[K]):
 
     def _ask(self, key: K, member: _Member) -> None:
         if not member.task:  # else once it has ended
-            self._looks.ask(key, member)
-            self._tunes.ask(key, member)
+            rank = {"comes": member.comes, "passed_over": member.passed_over}
+            self._looks.ask(key, _look_due(member), **rank)
+            self._tunes.ask(key, _tune_due(member), **rank)
+
+    def _patience(self, now: float) -> float:
+        """Of those that have what they came for: none unless somebody who has not waits for a turn."""
+        return PATIENCE_SECONDS if self._looks.first_due(comes=True) <= now else 0.0
 
     def _go_on(self) -> None:
         """Begin what is due and has its turn, and come back when more is due."""
@@ -247,20 +219,21 @@ class Fleet(Generic[K]):
             return
         soon = self._clock.monotonic() + TIMER_SECONDS
         for turns in (self._looks, self._tunes):
-            while turns.next_due() <= soon:
-                key = turns.take()
+            while turns.next_due(patience := self._patience(soon)) <= soon:
+                key = turns.take(patience)
                 member = self._members.get(key)
                 if member and not member.task:
                     self._begin(key, member, turns)
                 elif member:
                     member.passed_over = turns is self._looks
-        due = min(self._looks.next_due(), self._tunes.next_due())
+        patience = self._patience(soon)
+        due = min(self._looks.next_due(patience), self._tunes.next_due(patience))
         if self._timer:
             self._timer.cancel()
         delay = due - self._clock.monotonic()
         self._timer = self._loop.call_later(max(0.0, delay), self._go_on) if due < math.inf else None
 
-    def _begin(self, key: K, member: _Member, turns: _Turns[K]) -> None:
+    def _begin(self, key: K, member: _Member, turns: Turns[K]) -> None:
         assert self._loop
         turns.begun_at = member.began_at = self._clock.monotonic()
         trigger = Trigger.PERIOD
@@ -278,7 +251,7 @@ class Fleet(Generic[K]):
         async with asyncio.timeout(PASS_LIMIT_SECONDS):
             return await work(trigger)
 
-    def _ended(self, key: K, member: _Member, turns: _Turns[K], trigger: Trigger, task: asyncio.Task[Outcome]) -> None:
+    def _ended(self, key: K, member: _Member, turns: Turns[K], trigger: Trigger, task: asyncio.Task[Outcome]) -> None:
         """Give the turn back, and ask for the next one."""
         turns.free += 1
         member.task = None
@@ -291,7 +264,7 @@ class Fleet(Generic[K]):
         if error is None:
             result = task.result()
             metrics.RECONCILE_SECONDS.labels(metrics.RESULT_OK).observe(seconds)
-            member.failures = 0
+            member.failures, member.comes = 0, result.comes
             if result.gone and member.woken_at is None:
                 del self._members[key]
                 self._go_on()

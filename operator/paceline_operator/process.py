@@ -264,7 +264,7 @@ class Operator:
 def _as_pass(serving: ServingPass) -> Pass:
     async def run(trigger: Trigger) -> Outcome:
         result = await serving.run(full=trigger is not Trigger.PERIOD, believing=trigger is Trigger.WAKE)
-        return Outcome(after=result.after, gone=result.gone)
+        return Outcome(after=result.after, gone=result.gone, comes=result.comes)
 
     return run
 

@@ -35,6 +35,8 @@ class Result:
 
     after: float | None = None
     gone: bool = False
+    comes: bool = False
+    """A pod that is asked for has not acknowledged a table."""
 
 
 class ServingPass:
@@ -95,7 +97,8 @@ class ServingPass:
                 memory.calm = known if draft.stored is stored else known.told(draft.stored)
             else:
                 memory.calm = calm(draft.raw, serving, draft.stored, look, now)
-        return Result(after=after)
+        asked = verdicts.replicas_of(raw) if serving is not None and not serving.spec.suspend else 0
+        return Result(after=after, comes=draft.stored.acknowledged_pods < asked)
 
     def _beheld(
         self, raw: Object, told: tuple[int, Mapping[ChildKey, str]], now: float

@@ -31,6 +31,25 @@ async def test_a_manual_table_is_pushed_to_every_pod_acknowledged_and_not_pushed
     assert world.writes() == [], "what is acknowledged is not told twice"
 
 
+async def test_a_serving_comes_until_every_pod_that_is_asked_for_has_acknowledged_a_table(world: World) -> None:
+    world.apply({**MANUAL, "replicas": 2})
+    assert (await world.serving.run(full=True)).comes, "it has no pod"
+    world.pod("demo-a", ip="10.0.0.1")
+    assert (await world.serving.run(full=True)).comes
+    world.pod("demo-b", ip="10.0.0.2")
+    world.engines.refuse_pushes = True
+    assert (await world.serving.run(full=True)).comes
+    world.engines.refuse_pushes = False
+    world.clock.advance(10)
+    assert not (await world.serving.run(full=False)).comes
+    world.clock.advance(10)
+    assert not (await world.serving.run(full=False)).comes
+    world.apply({**MANUAL, "replicas": 3})
+    assert (await world.serving.run(full=True)).comes
+    world.apply({**MANUAL, "replicas": 3, "suspend": True})
+    assert not (await world.serving.run(full=True)).comes, "nobody waits for anything"
+
+
 async def test_a_new_process_pushes_nothing_that_is_in_force(world: World) -> None:
     world.apply(MANUAL)
     world.pod("demo-a")
