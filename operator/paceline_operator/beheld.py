@@ -15,11 +15,15 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from paceline_operator.drift import digest
 from paceline_operator.plan import ChildKey, Object
 
 STILL_KINDS = ("ServiceAccount", "NetworkPolicy", "Service", "PodDisruptionBudget", "PersistentVolumeClaim", "Job")
-BELIEVED_SECONDS = 120.0
-"""Since they were listed: as long as a serving takes to come, and not for the life of it."""
+BELIEVED_SECONDS = 300.0
+"""Since they were listed: as long as the last of a thousand servings takes to come, and not for the life of it."""
+_SPEC_ALONE = ("PodDisruptionBudget",)
+"""Kinds of those whose status changes with every pod, and is read by nobody here: what else there is of them has a
+generation, or is in their metadata."""
 Owner = tuple[str, str]
 """(namespace, name) of a serving."""
 
@@ -32,14 +36,16 @@ class Versions:
         self._epoch = 0
         """A watch that began anew may have missed what happened before."""
 
-    def tell(self, owner: Owner, kind: str, metadata: Mapping[str, Any], gone: bool) -> None:
-        """Something happened to a child."""
-        if kind in STILL_KINDS:
-            told, key = self._told.setdefault(owner, {}), (kind, str(metadata.get("name")))
-            if gone:
-                told.pop(key, None)
-            else:
-                told[key] = str(metadata.get("resourceVersion"))
+    def tell(self, owner: Owner, kind: str, metadata: Mapping[str, Any], gone: bool) -> bool:
+        """Something happened to a child. Whether it concerns anybody: not where a status changed that nobody reads."""
+        if kind not in STILL_KINDS:
+            return True
+        told, key = self._told.setdefault(owner, {}), (kind, str(metadata.get("name")))
+        before = told.pop(key, None)
+        if gone:
+            return True
+        told[key] = _version(kind, metadata)
+        return kind not in _SPEC_ALONE or told[key] != before
 
     def anew(self) -> None:
         """Believe nothing that was seen until now."""
@@ -88,14 +94,17 @@ def beheld(
     """Of a pass that saw `there` and then made `applied`; `told` before it looked. None where what it saw is older than
     what watches had told of."""
     epoch, before = told
-    listed = {key: _version(body) for key, body in there.items()}
+    listed = {key: _version(key[0], body["metadata"]) for key, body in there.items()}
     if any(listed.get(key) != version for key, version in before.items()):
         return None
     still = {key: {**body, "kind": key[0]} for key, body in {**there, **applied}.items() if key[0] in STILL_KINDS}
-    made = {key: _version(body) for key, body in applied.items() if key[0] in STILL_KINDS}
+    made = {key: _version(key[0], body["metadata"]) for key, body in applied.items() if key[0] in STILL_KINDS}
     packed = zlib.compress(json.dumps(list(still.values()), separators=(",", ":")).encode(), level=1)
     return Beheld(packed, (epoch, {**before, **made}), listed_at)
 
 
-def _version(body: Object) -> str:
-    return str(body["metadata"].get("resourceVersion"))
+def _version(kind: str, metadata: Mapping[str, Any]) -> str:
+    """Another one where anything that is read here may have changed."""
+    if kind in _SPEC_ALONE and "generation" in metadata:
+        return f"{metadata['generation']} {digest({'metadata': metadata})}"
+    return str(metadata.get("resourceVersion"))

@@ -151,9 +151,8 @@ class Operator:
         namespace, serving = metadata.get("namespace"), (metadata.get("labels") or {}).get(naming.LABEL_SERVING)
         if namespace and serving:
             key = (naming.KIND_SERVING, str(namespace), str(serving))
-            if key in self.fleet:
-                self._hands.versions.tell(key[1:], kind, metadata, gone)
-            self.fleet.wake(key)
+            if key in self.fleet and self._hands.versions.tell(key[1:], kind, metadata, gone):
+                self.fleet.wake(key)
 
     def _watch(self, kind: str, namespace: str) -> Watch:
         told = partial(self.child_event, kind=kind)

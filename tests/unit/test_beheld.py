@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paceline_operator import naming
-from paceline_operator.beheld import BELIEVED_SECONDS, STILL_KINDS
+from paceline_operator.beheld import BELIEVED_SECONDS, STILL_KINDS, Versions
+from tests.fakes import Object
 from tests.world import World
 
 OWNER = ("team", "demo")
@@ -91,3 +92,53 @@ async def test_where_nobody_has_looked_before_children_are_found_by_their_names(
 async def test_who_comes_after_a_process_that_was_killed_lists(come: World) -> None:
     come.restart()
     assert await listed(come)
+
+
+BUDGET = {"name": "demo", "labels": {naming.LABEL_SERVING: "demo"}, "uid": "u", "generation": 1, "resourceVersion": "1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "concerns"),
+    [
+        ({"resourceVersion": "2"}, False),
+        ({"resourceVersion": "2", "managedFields": [{"manager": "kube-controller-manager"}]}, False),
+        ({"resourceVersion": "2", "generation": 2}, True),
+        ({"resourceVersion": "2", "uid": "v"}, True),
+        ({"resourceVersion": "2", "labels": {}}, True),
+        ({"resourceVersion": "2", "annotations": {"a": "b"}}, True),
+        ({"resourceVersion": "2", "deletionTimestamp": "2026-01-01T00:00:00Z"}, True),
+    ],
+)
+def test_status_of_a_budget_concerns_nobody_and_all_else_of_it_does(change: Object, concerns: bool) -> None:
+    versions = Versions()
+    assert versions.tell(OWNER, "PodDisruptionBudget", BUDGET, gone=False), "it came"
+    before = versions.of(OWNER)
+    assert versions.tell(OWNER, "PodDisruptionBudget", BUDGET | change, gone=False) is concerns
+    assert (versions.of(OWNER) != before) is concerns
+    assert versions.tell(OWNER, "PodDisruptionBudget", BUDGET | change, gone=True), "it went"
+    assert versions.tell(OWNER, "PodDisruptionBudget", BUDGET | change, gone=False)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in (*STILL_KINDS, "Deployment", "Pod") if kind != "PodDisruptionBudget"]
+)
+def test_of_other_kinds_every_version_concerns_somebody(kind: str) -> None:
+    versions = Versions()
+    assert all(versions.tell(OWNER, kind, BUDGET | {"resourceVersion": each}, gone=False) for each in "123")
+
+
+def test_after_a_watch_that_began_anew_whatever_is_told_concerns_somebody() -> None:
+    versions = Versions()
+    versions.tell(OWNER, "PodDisruptionBudget", BUDGET, gone=False)
+    versions.anew()
+    assert versions.tell(OWNER, "PodDisruptionBudget", BUDGET, gone=False)
+
+
+async def test_pods_that_come_and_go_have_nothing_listed_again_for_the_budget(come: World) -> None:
+    budget = come.kube.find("PodDisruptionBudget", "demo")
+    generation = budget["metadata"]["generation"]
+    budget["status"] = {"currentHealthy": 1}
+    budget["metadata"]["resourceVersion"] = str(10**6)
+    tell(come, "PodDisruptionBudget")
+    assert budget["metadata"]["generation"] == generation
+    assert not await listed(come)
