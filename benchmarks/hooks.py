@@ -59,6 +59,7 @@ class Replay:
         self.serial = 0
         self.requests: dict[str, Any] = {}
         self.running = self.requests  # as long as the load
+        self.finished_req_ids: set[str] = set()
         self.fresh: list[str] = []
         for _ in range(load):
             self.admit(self.random.randrange(TOKENS) if ends else inf)
@@ -120,9 +121,11 @@ class Replay:
             request.left -= len(tokens)
             if request.left <= 0:
                 del self.requests[name], tokens[int(request.left) + len(tokens) or 1 :]
+                self.finished_req_ids.add(name)
                 self.admit()
         told = SimpleNamespace(spec_decoding_stats=stats) if stats else None
-        return {0: SimpleNamespace(outputs=result.sampled_token_ids, scheduler_stats=told)}
+        outputs = [SimpleNamespace(new_token_ids=tokens) for tokens in result.sampled_token_ids]
+        return {0: SimpleNamespace(outputs=outputs, scheduler_stats=told)}
 
     def forget(self) -> None:
         """What the rest of an engine does to caches."""
@@ -144,6 +147,7 @@ class Replay:
             self.forget()
             start = perf_counter_ns()
             self.hooks.scheduled(self, output)
+            self.finished_req_ids = set()
             ahead.append((output, took + perf_counter_ns() - start))
             if len(ahead) < 2:
                 continue
@@ -151,7 +155,8 @@ class Replay:
             result = self.result(output)
             self.forget()
             start = perf_counter_ns()
-            self.hooks.completed(self, output, result)
+            if not self.hooks.counted:
+                self.hooks.completed(self, output, result)
             took += perf_counter_ns() - start
             outputs = self.apply(output, result)
             self.forget()

@@ -10,7 +10,10 @@ from paceline_engine.identity import identity
 from paceline_engine.protocol import Capabilities, Feature, Identity, Verification, VerificationFeature
 from paceline_engine.worker import Findings
 
-SEAM = ("schedule", "_update_after_schedule", "update_from_output", "requests", "running", "dynamic_sd_lookup")
+SEAM = (
+    "schedule", "_update_after_schedule", "update_from_output", "requests", "running", "finished_req_ids",
+    "dynamic_sd_lookup",
+)  # fmt: skip
 """What the hooks need of a scheduler. All of it is in every scheduler that vLLM ships since 0.26."""
 FIXED_K_METHODS = frozenset({"suffix", "ngram_gpu", "medusa", "extract_hidden_states"})
 """V1 runner: their proposers assert k == num_speculative_tokens (vLLM 0.32: v1/spec_decode/, suffix_decoding.py,

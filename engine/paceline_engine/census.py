@@ -6,7 +6,7 @@ Part of the step loop's path; knows the scheduler's objects by their attributes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, repeat
 from operator import sub
 from typing import Any
@@ -34,7 +34,10 @@ class Census:
         if not (self.prefilling or output.scheduled_new_reqs or resumed):
             return sampling, decoding, prompt_tokens
         still = set()
-        for req_id in self.prefilling.union(resumed, (new.req_id for new in output.scheduled_new_reqs)):
+        looked_at: Iterable[str] = [new.req_id for new in output.scheduled_new_reqs]
+        if self.prefilling or resumed:
+            looked_at = self.prefilling.union(resumed, looked_at)
+        for req_id in looked_at:
             request = scheduler.requests.get(req_id)
             if request is None:
                 continue

@@ -9,21 +9,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
 from time import perf_counter, sleep
 from typing import Any
 
-from paceline_engine.policy import Phase
+from paceline_engine.policy import LivePolicy, Phase
 from paceline_engine.protocol import MAX_K, Verification
-from paceline_engine.samples import Recorder, Step
+from paceline_engine.samples import STALL_FACTOR, Recorder, Step
 
 log = logging.getLogger("vllm.paceline")
 MAX_RECORDS = 4096
 """Ten seconds of a fast engine, 4 MB: only a control thread that died lets it fill up."""
 FEW_RECORDS = 256
-"""Waiting, up to which a record may hold on to every request's tokens: 50 KB at 256 requests."""
+"""Waiting, up to which a record may hold on to what each request was told: 64 KB at 256 requests."""
 SLICE_RECORDS = 16
 """Digested in a row, 0.2 ms: for no longer does the step loop wait for Python's lock."""
 PAUSE_SECONDS = 0.0005
@@ -65,6 +65,32 @@ class Regime:
         excluded = self.excluded or "transition"
         return Regime(self.k, self.phase, self.k_before, self.verification, excluded, counted=False)
 
+    def judged(self, policy: LivePolicy, seconds: float, *, mixed: bool) -> Regime:
+        """What a completed step that may be lost to a burst, or during which verification changed, counts as.
+
+        Whether it stood still is the digest's to say, but that is too late for the burst: this is near enough. A
+        `mixed` step is as long as its prompts are, and is taken to count.
+        """
+        changed = self.verification is not policy.verification
+        if self.probing and (changed or (not mixed and seconds > STALL_FACTOR * self.shortest)):
+            policy.lost()
+        elif self.probing and not mixed:
+            self.shortest = min(self.shortest, seconds)
+        return self.changed() if changed else self
+
+
+Facts = tuple[Regime | None, int, int, int, Verification | None]
+"""Of a step, the same for steps alike: its regime, None where it is not known; requests that sample; those of them that
+had a token before; prompt tokens; the verification that leaves it as it is, None where it is looked at anyway."""
+InFlight = tuple[Facts, int, list[int] | None, float | None]
+"""A step that is scheduled: its facts; tokens of requests that decode; contexts, where they are looked at; when it was
+scheduled, None where another step was in flight."""
+
+
+def tokens_in(told: Iterable[Sequence[Any]]) -> int:
+    """Tokens of all requests, as each front end is told of them: of what was cut off or aborted nothing is there."""
+    return sum(len(one.new_token_ids) for outputs in told for one in outputs)
+
 
 class Digest:
     """Records in, counts in the recorder out. `records` and the two `missed` belong to the step loop."""
@@ -79,10 +105,9 @@ class Digest:
         """`clock`: the step loop's."""
         self.recorder = recorder
         self.records: deque[tuple[Any, ...]] = deque()
-        """Of each completed step: its regime, None where it is not known; requests that sampled; those of them that had
-        a token before; tokens computed for those; prompt tokens; contexts of all, where they were looked at; when it
-        began and ended; tokens emitted, or the lists of these; fates of its drafts, as the engine or as the hooks count
-        them; whether the engine is idle."""
+        """Of each completed step: how it was scheduled; when the one before it ended, and it; tokens emitted, or what
+        requests were told; fates of its drafts, as the engine or as the hooks count them; whether the engine is idle.
+        One that went the short way lacks the last, and drafts that were accepted among its tokens."""
         self.missed_steps = 0
         self.missed_tokens = 0
         """Steps, and their tokens, that found the queue full."""
@@ -123,27 +148,25 @@ class Digest:
 
     def _take(
         self,
-        regime: Regime | None,
-        sampling: int,
-        decoding: int,
-        tokens: int,
-        prompt_tokens: int,
-        contexts: list[int] | None,
-        since: float,
+        step: InFlight,
+        before: float,
         now: float,
-        emitted: int | list[list[int]],
+        emitted: int | list[Sequence[Any]],
         fates: Any,
-        idle: bool,
+        idle: bool | None = None,
     ) -> None:
-        if not isinstance(emitted, int):
-            emitted = sum(map(len, emitted))
-        self.recorder.generation_tokens += emitted
+        (regime, sampling, decoding, prompt_tokens, _), tokens, contexts, started = step
+        tokens_out = emitted if isinstance(emitted, int) else tokens_in(emitted)
+        if idle is None:
+            tokens_out += fates.num_accepted_tokens
+        self.recorder.generation_tokens += tokens_out
         if contexts:
             self._context = sum(contexts) / len(contexts)
         if regime is not None:
-            step = self._step(regime, sampling, decoding, tokens, prompt_tokens, max(0.0, now - since), fates)
-            self.recorder.step(step, emitted)
-        self.recorder.tick(now - self._boot, idle)
+            seconds = max(0.0, now - (before if started is None else started))
+            completed = self._step(regime, sampling, decoding, tokens, prompt_tokens, seconds, fates)
+            self.recorder.step(completed, tokens_out)
+        self.recorder.tick(now - self._boot, bool(idle))
 
     def _step(
         self,

@@ -122,7 +122,8 @@ def paced(base: Any) -> Any:
             if paceline is None:
                 return super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)
             hooks = paceline.hooks
-            hooks.completed(self, scheduler_output, model_runner_output)
+            if not hooks.counted:
+                hooks.completed(self, scheduler_output, model_runner_output)
             outputs = super().update_from_output(scheduler_output, model_runner_output, *args, **kwargs)
             hooks.applied(self, scheduler_output, model_runner_output, outputs)
             return outputs

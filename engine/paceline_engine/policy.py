@@ -47,12 +47,13 @@ class Plan:
 class LivePolicy:
     """Stands where the scheduler keeps its `batch size -> k` list, and chooses the k of each step.
 
-    As long as fewer than `calm_steps` steps are `since_burst`, the plan stays the same and its table gives the k in
-    force for the sampling requests, all that `choose` would do is to add one to `since_burst` and to `steps_by_k`. The
-    step loop may do that itself.
+    As long as there are `calm_steps`, the plan stays the same and its table gives the k in force for the sampling
+    requests, all that `choose` would do is to count the step. So the step loop may `arm` that many steps and take one
+    from `left` instead of asking; before it asks again it has them settled.
     """
 
     __slots__ = (
+        "_armed",
         "_burst_k",
         "_burst_lost",
         "_burst_step",
@@ -60,17 +61,18 @@ class LivePolicy:
         "_held",
         "_kept",
         "_next_probe",
+        "_since_burst",
+        "_steps_by_k",
         "_streak",
-        "_taken",
         "_wanted",
+        "adopted",
         "boot",
         "calm_steps",
         "k_in_force",
+        "left",
         "max_k",
         "plan",
         "probe_steps_by_k",
-        "since_burst",
-        "steps_by_k",
         "verification",
     )
 
@@ -82,18 +84,24 @@ class LivePolicy:
         self.verification = Verification.ALL
         """How drafts are verified now; set by whoever changes it."""
         self.k_in_force: int | None = None
-        self.steps_by_k = [0] * (max_k + 1)
+        self._steps_by_k = [0] * (max_k + 1)
         self.probe_steps_by_k = [0] * (max_k + 1)
-        self._taken = self.plan
+        self.adopted = self.plan
+        """The plan of the last step that asked."""
+        self.left = 0
+        """Armed steps that are left."""
+        self._armed: tuple[int, list[int]] | None = None
+        """How many were, and steps by k before them."""
         self._held: int | None = None
         """Table k in force, whether or not a burst covers it; None: take the next wanted k at once."""
         self._wanted = 0
         self._streak = 0
-        self.since_burst = 0
+        self._since_burst = 0
         """Steps since the last burst, or since there is no probe."""
         self._kept = 0
         """The same, put by while there is no probe."""
         self.calm_steps = 0
+        """Steps that may be armed now."""
         self._burst_step = 0
         """Steps of the running burst so far; 0 = none runs."""
         self._burst_lost = 0
@@ -113,7 +121,41 @@ class LivePolicy:
     @property
     def taken(self) -> bool:
         """Whether a step has used the present plan."""
-        return self._taken is self.plan
+        return self.adopted is self.plan
+
+    @property
+    def armed(self) -> bool:
+        """Whether there are steps to settle."""
+        return self._armed is not None
+
+    @property
+    def steps_by_k(self) -> list[int]:
+        """Steps that drafted by the table so far. For any thread: what it is told never falls."""
+        while True:
+            armed = self._armed
+            if armed is None:
+                return list(self._steps_by_k)
+            first, counts = armed
+            counts = list(counts)
+            counts[self.k_in_force or 0] += first - self.left
+            if armed is self._armed:
+                return counts
+
+    def arm(self, steps: int) -> None:
+        """Let the next `steps` <= `calm_steps` steps do with the k in force, without asking. After `choose` alone."""
+        self.left = steps
+        self._armed = steps, list(self._steps_by_k)
+
+    def settle(self) -> int:
+        """Count the steps that did not ask; how many there were. Before anything else that is done to the policy."""
+        if self._armed is None:
+            return 0
+        taken = self._armed[0] - self.left
+        self._since_burst += taken
+        self._steps_by_k[self.k_in_force or 0] += taken
+        self._armed = None  # not before: whoever reads meanwhile is told what was armed
+        self.left = 0
+        return taken
 
     def swap(self, policy: Policy) -> None:
         """Put a policy in force from the next step on. The caller has checked it against this engine."""
@@ -126,24 +168,25 @@ class LivePolicy:
     def choose(self, scheduled: int, sampling: int) -> tuple[int, Phase]:
         """The k to draft in this step, in which `sampling` (>= 1) of the `scheduled` requests will get a token."""
         plan = self.plan
-        if plan is not self._taken:
+        if plan is not self.adopted:
             self._adopt(plan)
         if plan.policy is None:
             k, phase = self[scheduled], Phase.TABLE
-            self.calm_steps = maxsize
+            calm = maxsize
         else:
             wanted = plan.table[min(sampling, len(plan.table) - 1)]
             k, phase = self._burst(plan.probe, self._follow(wanted, plan.dwell))
             k = min(k, self.max_k)
-            self.calm_steps = 0 if self._streak or phase is not Phase.TABLE else self._quiet(plan.probe)
-        (self.steps_by_k if phase is Phase.TABLE else self.probe_steps_by_k)[k] += 1
+            calm = 0 if self._streak or phase is not Phase.TABLE else self._quiet(plan.probe) - self._since_burst
+        self.calm_steps = calm
+        (self._steps_by_k if phase is Phase.TABLE else self.probe_steps_by_k)[k] += 1
         self.k_in_force = k
         return k, phase
 
     def observe(self, k: int) -> None:
         """Count a step whose k the engine chose by itself."""
         self.k_in_force = k
-        self.steps_by_k[min(k, self.max_k)] += 1
+        self._steps_by_k[min(k, self.max_k)] += 1
 
     def lost(self) -> None:
         """A step of the running burst did not count: make up for it."""
@@ -151,13 +194,13 @@ class LivePolicy:
 
     def _adopt(self, plan: Plan) -> None:
         """A push takes effect at once: dwell is for changes of load. A burst ends unless the new plan probes alike."""
-        if plan.probe != self._taken.probe:
+        if plan.probe != self.adopted.probe:
             self._burst_step = self._burst_lost = self._debt = 0
             if plan.probe is None:
-                self._kept = self.since_burst
-            elif self._taken.probe is None:
-                self.since_burst = self._kept
-        self._taken = plan
+                self._kept = self._since_burst
+            elif self.adopted.probe is None:
+                self._since_burst = self._kept
+        self.adopted = plan
         self._held = None
 
     def _follow(self, wanted: int, dwell: int) -> int:
@@ -191,10 +234,10 @@ class LivePolicy:
             self._burst_step = 0
         if not self._burst_step:
             self._burst_lost = 0
-            self.since_burst += 1
-            if self.since_burst <= self._quiet(probe):
+            self._since_burst += 1
+            if self._since_burst <= self._quiet(probe):
                 return table_k, Phase.TABLE
-            self.since_burst = self._debt = 0
+            self._since_burst = self._debt = 0
             other = self._turn(probe.ks, table_k)
             if other is None:
                 return table_k, Phase.TABLE

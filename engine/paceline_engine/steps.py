@@ -4,11 +4,12 @@ Knows the scheduler's objects by their attributes alone and imports nothing of v
 takes the hooks out and hands the scheduler its boot schedule back; it never reaches the engine.
 
 Between two steps a processor forgets Python code and data, so what costs here is how much of both is touched. A step
-like the one before it goes a short way, and whatever can wait is left to the digest in the control thread.
+that goes the long way arms the policy for those that can be like it. Unless something is new these go a short way: they
+share its facts, and leave counts to the next long way and sums to the digest in the control thread.
 
-Step time. A synchronous engine schedules a step when the one before is complete: from schedule() to
+Step time. A synchronous engine schedules a step when the one before is complete: from schedule() to the end of
 update_from_output(). With asynchronous scheduling or pipeline stages the step was scheduled while another still ran:
-from completion to completion.
+from the end of the one update to that of the other.
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from time import perf_counter
 from typing import Any
 
 from paceline_engine.census import Census, fates
-from paceline_engine.digest import FEW_RECORDS, MAX_RECORDS, PREFILL, Digest, Regime
+from paceline_engine.digest import FEW_RECORDS, MAX_RECORDS, PREFILL, Digest, Facts, InFlight, Regime, tokens_in
 from paceline_engine.policy import LivePolicy, Phase
 from paceline_engine.protocol import MAX_K
-from paceline_engine.samples import STALL_FACTOR
 
-CONTEXT_STEPS = 16
-"""Steps between two looks at every request's context: it grows by a few tokens a step, buckets are thousands wide."""
+CONTEXT_STEPS = 256
+"""Steps between two looks at contexts if no prompt comes: 2,048 tokens at k = 7. Buckets are 8,192 wide and more."""
 MAX_IN_FLIGHT = 64
 """More steps than any pipeline holds; beyond it the oldest is a step whose completion never came."""
 
@@ -35,28 +35,26 @@ class StepHooks:
 
     __slots__ = (
         "__dict__",
+        "_alike",
         "_boundary",
-        "_calm",
         "_census",
         "_clock",
         "_context_due",
-        "_counted",
         "_digest",
+        "_facts",
         "_fates",
         "_idle",
         "_ks",
         "_live",
         "_looked",
-        "_now",
         "_on_failure",
-        "_plan",
         "_records",
         "_regime",
-        "_requests",
         "_running",
+        "_skips",
         "_started",
-        "_table",
         "active",
+        "counted",
         "in_flight",
         "policy",
     )
@@ -76,37 +74,35 @@ class StepHooks:
 
         `counted`: the engine counts drafts itself, so that nobody else has to look at every request.
         """
+        self.counted = counted
         self.policy = policy
         self.active = True
-        self.in_flight: deque[tuple[Any, ...]] = deque(maxlen=MAX_IN_FLIGHT)
-        """Of each: the scheduler's own output object, by which the completion is recognised; the regime; requests that
-        sample; those of them that had a token before; tokens of those; prompt tokens; contexts; when it was scheduled,
-        None where another step was in flight."""
+        self.in_flight: deque[tuple[Any, InFlight]] = deque(maxlen=MAX_IN_FLIGHT)
+        """Each with the scheduler's own output object, by which the completion is recognised."""
         self._digest = digest
         self._records = digest.records
         self._live = live
-        self._counted = counted
         self._looked = False
-        """Whether the engine's counts have been seen to be by position."""
+        """Whether its counts have been seen to be by position."""
         self._on_failure = on_failure
         self._clock = clock
         self._started = 0.0
-        self._now = 0.0
-        """When the tokens of the step that is being applied were there; the next, those of the one before."""
         self._boundary = 0.0
+        """When the tokens of the last step were applied."""
         self._idle = True
         self._ks: deque[int] = deque(maxlen=lag)
         self._regime = Regime(0, Phase.TABLE, 0, policy.verification, "idle")
         """Of the last step."""
-        self._plan = policy.plan
-        self._table = policy.plan.table
-        self._calm = 0
-        """As many steps after a burst the regime stays the same, if nothing else happens; 0: it does not."""
+        self._facts: Facts = (self._regime, 0, 0, 0, None)
+        self._alike = 0
+        """Facts of the steps that are armed, and their requests."""
+        self._skips = False
+        """Whether the engine tells steps whose drafts nobody could use."""
         self._context_due = 0
         """Decode steps until contexts are looked at anew."""
         self._fates: tuple[Sequence[int], Sequence[int]] | None = None
-        self._running = self._requests = 0
-        """Requests running, and all there are, before the tokens of a step are applied."""
+        self._running = 0
+        """Requests running when a step was composed last: until the next is, there can only be fewer."""
         self._census = Census()
 
     def begin(self) -> None:
@@ -115,121 +111,96 @@ class StepHooks:
 
     def scheduled(self, scheduler: Any, output: Any) -> None:
         """When the step is composed and before its drafts are reserved: set its k, remember its facts."""
-        if not self.active:
-            return
         try:
-            requests = len(output.num_scheduled_tokens)
             policy = self.policy
-            regime = self._regime
-            since = policy.since_burst
+            left = policy.left
             if (
-                since < self._calm
-                and 0 < requests < len(self._table)
-                and self._table[requests] == (k := regime.k)
-                and policy.plan is self._plan
-                and policy.verification is regime.verification
+                left
                 and not output.scheduled_new_reqs
-                and not (cached := output.scheduled_cached_reqs).resumed_req_ids
-                and not getattr(output, "skip_drafts", False)
+                and policy.plan is policy.adopted
+                and (len(output.num_scheduled_tokens) == self._alike or self._fits(output))
+                and policy.verification is self._facts[4]
+                and not output.scheduled_cached_reqs.resumed_req_ids
+                and not (self._skips and output.skip_drafts)
             ):
-                policy.since_burst = since + 1
-                policy.steps_by_k[k] += 1
-                output.num_spec_tokens_to_schedule = k
-                contexts = None
-                if not self._context_due:
-                    self._context_due = CONTEXT_STEPS
-                    contexts = cached.num_computed_tokens
-                self._context_due -= 1
+                policy.left = left - 1
+                self._running = len(scheduler.running)
+                output.num_spec_tokens_to_schedule = policy.k_in_force
                 in_flight = self.in_flight
                 started = None if in_flight else self._started
-                in_flight.append(
-                    (output, regime, requests, requests, output.total_num_scheduled_tokens, 0, contexts, started)
-                )
-            elif requests:
+                in_flight.append((output, (self._facts, output.total_num_scheduled_tokens, None, started)))
+            elif self.active and output.num_scheduled_tokens:
                 self._scheduled(scheduler, output)
         except Exception as error:
             self._fail(scheduler, error)
 
     def completed(self, scheduler: Any, output: Any, result: Any) -> None:
-        """When the step's tokens are there, before the scheduler trims and applies them."""
-        if not self.active:
-            return
+        """Before the scheduler trims and applies a step's tokens; needed only of an engine that counts no drafts."""
         try:
-            self._now = self._clock()
-            self._running = len(scheduler.running)
-            self._requests = len(scheduler.requests)
-            if not self._counted and result is not None:
+            if self.active and result is not None:
                 self._fates = fates(scheduler, output, result) if output.num_scheduled_tokens else None
         except Exception as error:
             self._fail(scheduler, error)
 
     def applied(self, scheduler: Any, output: Any, result: Any, outputs: Any) -> None:
         """When the scheduler has applied the step's tokens; `outputs` is what it made of them."""
-        if not self.active or result is None:
-            return
         try:
-            in_flight = self.in_flight
-            if in_flight and in_flight[0][0] is output:
-                _, regime, sampling, decoding, tokens, prompt_tokens, contexts, since = in_flight.popleft()
-            elif output.num_scheduled_tokens:
-                _, regime, sampling, decoding, tokens, prompt_tokens, contexts, since = self._overtaken(output)
-            else:
-                return
-            running = len(scheduler.running)
-            fates = self._fates
-            emitted: Any = -1
-            if self._counted:
-                emitted = 0
-                fates = None
+            now = self._clock()
+            emitted = 0
+            stats = None
+            if self.counted:
                 for told in outputs.values():
                     emitted += len(told.outputs)
-                    if told.scheduler_stats is not None:
-                        fates = told.scheduler_stats.spec_decoding_stats
-                if fates is None:
-                    emitted = -1
-                elif self._looked or self._look(fates):
-                    emitted += fates.num_accepted_tokens
-            if emitted < 0 or running != self._running or len(scheduler.requests) != self._requests:
-                # Somebody stopped, so something may have been cut off: else, who got tokens got one and those accepted.
-                # The lists are final: the engine makes new ones in every step.
-                emitted = result.sampled_token_ids
-                if len(self._records) >= FEW_RECORDS:
-                    emitted = sum(map(len, emitted))
-            now = self._now
-            if since is None:
-                since = self._boundary
-            self._boundary = now
-            if regime is not None and (regime.probing or regime.verification is not self.policy.verification):
-                regime = self._judged(regime, now - since, mixed=prompt_tokens > 0)
-            idle = not (running or in_flight)
-            if idle:
-                self._idle = True
-                self._calm = 0
-            if len(self._records) < MAX_RECORDS:
-                self._records.append(
-                    (regime, sampling, decoding, tokens, prompt_tokens, contexts, since, now, emitted, fates, idle)
-                )
-            else:
-                self._digest.missed_steps += 1
-                self._digest.missed_tokens += emitted
+                    if (statistics := told.scheduler_stats) is not None:
+                        stats = statistics.spec_decoding_stats
+            in_flight = self.in_flight
+            if (
+                stats is not None
+                and in_flight
+                and (step := in_flight[0])[0] is output
+                and self._looked
+                and step[1][0][4] is self.policy.verification
+                and (running := len(scheduler.running))
+                and running == self._running
+                and not scheduler.finished_req_ids
+                and len(self._records) < MAX_RECORDS
+            ):
+                in_flight.popleft()
+                before, self._boundary = self._boundary, now
+                self._records.append((step[1], before, now, emitted, stats))
+            elif self.active and result is not None:
+                self._applied(scheduler, output, outputs, now, emitted, stats)
         except Exception as error:
             self._fail(scheduler, error)
 
     def _fail(self, scheduler: Any, error: Exception) -> None:
-        self.active = False
+        if not self.active:
+            return
+        self.active = self._looked = self.counted = False
         self.in_flight = deque()
+        self.policy.settle()
         if self._live:
             scheduler.dynamic_sd_lookup = list(self.policy.boot)
         self._on_failure(error)
 
+    def _fits(self, output: Any) -> bool:
+        """Whether the step of another number of requests is else like the one before it; if so, make its facts."""
+        requests = len(output.num_scheduled_tokens)
+        table = self.policy.adopted.table
+        fits: bool = 0 < requests < len(table) and table[requests] == self.policy.k_in_force
+        if fits:
+            self._alike, self._facts = requests, (self._regime, requests, requests, 0, self._facts[4])
+        return fits
+
     def _scheduled(self, scheduler: Any, output: Any) -> None:
         """The long way: any step."""
         policy = self.policy
+        self._running = len(scheduler.running)
+        if policy.armed:
+            self._context_due -= policy.settle()
         sampling, decoding, prompt_tokens = self._census.count(scheduler, output)
         k, phase = output.num_spec_tokens_to_schedule, Phase.TABLE
         if sampling and self._live:
-            self._plan = policy.plan
-            self._table = self._plan.table
             k, phase = policy.choose(len(output.num_scheduled_tokens), sampling)
             output.num_spec_tokens_to_schedule = k
         elif sampling:
@@ -259,38 +230,61 @@ class StepHooks:
         if excluded and phase is Phase.PROBE:
             policy.lost()
         regime = self._regime
-        facts = (k, phase, k_before, policy.verification, excluded)
-        if facts != (regime.k, regime.phase, regime.k_before, regime.verification, regime.excluded):
-            self._regime = regime = Regime(*facts)
+        how = (k, phase, k_before, policy.verification, excluded)
+        if how != (regime.k, regime.phase, regime.k_before, regime.verification, regime.excluded):
+            self._regime = regime = Regime(*how)
         steady = self._live and not excluded and self._ks.count(k) == len(self._ks) and not self._census.prefilling
-        self._calm = policy.calm_steps if steady else 0
+        plain = None if regime.probing else regime.verification
+        facts = (regime, sampling, decoding, prompt_tokens, plain)
+        if steady and (spare := min(policy.calm_steps, self._context_due)) > 0:
+            policy.arm(spare)
+            self._alike = sampling
+            self._facts = facts
+            self._skips = hasattr(output, "skip_drafts")
         started = None if self.in_flight else self._started
-        self.in_flight.append((output, regime, sampling, decoding, tokens, prompt_tokens, contexts, started))
+        self.in_flight.append((output, (facts, tokens, contexts, started)))
         self._idle = False
         self._digest.recorder.prompt_tokens += prompt_tokens
 
-    def _overtaken(self, output: Any) -> tuple[Any, ...]:
+    def _applied(self, scheduler: Any, output: Any, outputs: Any, now: float, emitted: Any, stats: Any) -> None:
+        """The long way: any step."""
+        in_flight = self.in_flight
+        if in_flight and in_flight[0][0] is output:
+            step = in_flight.popleft()[1]
+        elif output.num_scheduled_tokens:
+            step = self._overtaken(output, now)
+        else:
+            return
+        running = len(scheduler.running)
+        known = self.counted and stats is not None
+        fates = stats if self.counted else self._fates
+        if known:
+            emitted += stats.num_accepted_tokens
+            if not self._looked:  # counts by position or not: where not, they are counted here from the next step on
+                self._looked = self.counted = hasattr(stats, "num_draft_tokens_per_pos")
+        if not known or running != self._running or scheduler.finished_req_ids:
+            # Somebody stopped, so something may have been cut off: else, who got tokens got one and those accepted.
+            emitted = [told.outputs for told in outputs.values()]
+            if len(self._records) >= FEW_RECORDS:
+                emitted = tokens_in(emitted)
+        before, self._boundary = self._boundary, now
+        facts, since = step[0], before if step[3] is None else step[3]
+        if facts[4] is not self.policy.verification and facts[0] is not None:
+            regime = facts[0].judged(self.policy, now - since, mixed=facts[3] > 0)
+            step = ((regime, *facts[1:]), *step[1:])
+        if idle := not (running or in_flight):
+            self._idle = True
+            self._context_due -= self.policy.settle()
+        if len(self._records) < MAX_RECORDS:
+            self._records.append((step, before, now, emitted, fates, idle))
+        else:
+            self._digest.missed_steps += 1
+            self._digest.missed_tokens += emitted
+
+    def _overtaken(self, output: Any, now: float) -> InFlight:
         """A completed step that is not the oldest in flight: the completion of those before it never came."""
         while self.in_flight:
             step = self.in_flight.popleft()
             if step[0] is output:
-                return step
-        return output, None, 0, 0, 0, 0, None, self._now
-
-    def _look(self, stats: Any) -> bool:
-        """Whether the engine counts drafts by position; if not, they are counted here from the next step on."""
-        self._looked = self._counted = hasattr(stats, "num_draft_tokens_per_pos")
-        return True
-
-    def _judged(self, regime: Regime, seconds: float, *, mixed: bool) -> Regime:
-        """What a step that may be lost to a burst, or during which verification changed, counts as.
-
-        Whether it stood still is the digest's to say, but that is too late for the burst: this is near enough. A
-        `mixed` step is as long as its prompts are, and is taken to count.
-        """
-        changed = regime.verification is not self.policy.verification
-        if regime.probing and (changed or (not mixed and seconds > STALL_FACTOR * regime.shortest)):
-            self.policy.lost()
-        elif regime.probing and not mixed:
-            regime.shortest = min(regime.shortest, seconds)
-        return regime.changed() if changed else regime
+                return step[1]
+        return (None, 0, 0, 0, None), 0, None, now

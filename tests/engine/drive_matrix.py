@@ -80,6 +80,7 @@ class Scheduler:
         )
         self.requests: dict[str, Any] = {}
         self.running: list[Any] = []
+        self.finished_req_ids: set[str] = set()
 
     def schedule(self) -> None: ...
 

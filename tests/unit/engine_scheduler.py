@@ -32,6 +32,7 @@ class Engine:
         """Tokens that are left of those of a request that stops, as vLLM cuts them."""
         self.requests: dict[str, Any] = {}
         self.running: list[Any] = []
+        self.finished_req_ids: set[str] = set()
         self.dynamic_sd_lookup: Any = self.parts.policy
 
     def admit(self, name: str, prompt: int) -> None:
@@ -43,6 +44,7 @@ class Engine:
 
     def finish(self, name: str) -> None:
         self.running.remove(self.requests.pop(name))
+        self.finished_req_ids.add(name)
 
     def schedule(self, chunks: dict[str, int] | None = None, resumed: tuple[str, ...] = ()) -> Any:
         """A step of the named prompt chunks (tokens) and of every request that decodes."""
@@ -50,6 +52,7 @@ class Engine:
             self.hooks.begin()
         output = self.compose(chunks or {}, resumed)
         self.hooks.scheduled(self, output)
+        self.finished_req_ids = set()
         for name, tokens in output.num_scheduled_tokens.items():
             self.requests[name].num_computed_tokens += tokens
         return output
@@ -82,7 +85,8 @@ class Engine:
         result = SimpleNamespace(
             sampled_token_ids=sampled, req_id_to_index={name: at for at, name in enumerate(output.num_scheduled_tokens)}
         )
-        self.hooks.completed(self, output, result)
+        if not self.hooks.counted:
+            self.hooks.completed(self, output, result)
         outputs = {0: SimpleNamespace(outputs=[], scheduler_stats=None), 1: self.count(output, result)}
         for name, tokens in zip(output.num_scheduled_tokens, sampled, strict=True):
             if tokens and (request := self.requests.get(name)):
@@ -114,7 +118,7 @@ class Engine:
             for at in range(len(got) - 1):
                 stats.num_accepted_tokens_per_pos[at] += 1
         told = [
-            name
+            SimpleNamespace(request_id=name, new_token_ids=result.sampled_token_ids[at])
             for name, at in result.req_id_to_index.items()
             if name in self.requests and result.sampled_token_ids[at]
         ]

@@ -44,6 +44,7 @@ class Scheduler:
         self.dynamic_sd_lookup = lookup
         self.requests: dict[str, Any] = {}
         self.running: list[Any] = []
+        self.finished_req_ids: set[str] = set()
 
     def schedule(self) -> None: ...
 

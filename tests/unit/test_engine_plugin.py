@@ -27,6 +27,8 @@ from tests.unit.engine_workers import UniProcExecutor, step
 from tests.unit.test_engine_capabilities import LOOKUP
 from tests.unit.test_engine_capabilities import Scheduler as Probed
 
+OUTPUTS = {0: SimpleNamespace(outputs=[SimpleNamespace(new_token_ids=[7])], scheduler_stats=None)}
+
 
 class Scheduler(Probed):
     """As vLLM calls it: schedule() composes a step and hands it to _update_after_schedule()."""
@@ -60,8 +62,8 @@ class Scheduler(Probed):
     def _update_after_schedule(self, output: Any) -> None:
         output.reserved = output.num_spec_tokens_to_schedule
 
-    def update_from_output(self, output: Any, result: Any) -> str:
-        return "outputs"
+    def update_from_output(self, output: Any, result: Any) -> Any:
+        return OUTPUTS
 
     def shutdown(self) -> None:
         self.stopped = True
@@ -132,7 +134,7 @@ def test_a_pushed_table_is_what_the_next_step_reserves_and_drafts(engine: Any) -
     output = engine.schedule(throttle=True)
     assert (output.reserved, output.num_spec_tokens_to_schedule) == (1, 1)
     result = SimpleNamespace(sampled_token_ids=[[1]], req_id_to_index={"a": 0})
-    assert engine.update_from_output(output, result) == "outputs"
+    assert engine.update_from_output(output, result) is OUTPUTS
     state = State.model_validate(call(engine, "/state"))
     assert (state.generation, state.k_in_force, state.steps_by_k) == (1, 1, {1: 1, 5: 1})
     gauges = call(engine, "/samples")["gauges"]
@@ -143,7 +145,7 @@ def test_a_failing_hook_leaves_the_engine_with_its_boot_schedule(engine: Any, ca
     call(engine, "/policy", b'{"generation": 1, "table": [0, 1, 0, 0, 0]}')
     engine._paceline.hooks._digest = None
     for _ in range(3):
-        assert engine.update_from_output(engine.schedule(), SimpleNamespace(sampled_token_ids=[])) == "outputs"
+        assert engine.update_from_output(engine.schedule(), SimpleNamespace(sampled_token_ids=[])) is OUTPUTS
     assert engine.dynamic_sd_lookup == LOOKUP
     assert engine.schedule().reserved == 5
     state = State.model_validate(call(engine, "/state"))
@@ -173,7 +175,7 @@ def serves_as_booted(scheduler: Any) -> None:
     assert scheduler.dynamic_sd_lookup == LOOKUP
     output = scheduler.schedule()
     assert output.reserved == 5
-    assert scheduler.update_from_output(output, SimpleNamespace()) == "outputs"
+    assert scheduler.update_from_output(output, SimpleNamespace()) is OUTPUTS
     scheduler.shutdown()
     assert scheduler.stopped
 
@@ -355,7 +357,7 @@ def test_later_ranks_of_data_parallelism_open_no_port(
     serves_as_booted(scheduler_config().get_scheduler_cls()())
 
 
-@pytest.mark.parametrize("missing", ["requests", "running"])
+@pytest.mark.parametrize("missing", ["requests", "running", "finished_req_ids"])
 def test_a_scheduler_of_another_shape_keeps_its_schedule_and_the_port_says_why(
     scheduler_config: type, token: Path, free_port: None, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,7 +370,7 @@ def test_a_scheduler_of_another_shape_keeps_its_schedule_and_the_port_says_why(
 
     monkeypatch.setattr(Scheduler, "__init__", without)
     scheduler = scheduler_config().get_scheduler_cls()()
-    assert scheduler.update_from_output(scheduler.schedule(), SimpleNamespace(sampled_token_ids=[])) == "outputs"
+    assert scheduler.update_from_output(scheduler.schedule(), SimpleNamespace(sampled_token_ids=[])) is OUTPUTS
     state = State.model_validate(call(scheduler, "/state"))
     assert f"the scheduler Scheduler has no {missing}" in state.capabilities.live_k.reason
     assert (state.policy_errors, state.table) == (0, tuple(LOOKUP))

@@ -135,6 +135,20 @@ def test_a_request_aborted_in_flight_is_not_counted_as_the_engine_does_not() -> 
     assert (cell.drafts, cell.drafted, cell.accepted) == (1, (1, 1), (1, 0))
 
 
+@pytest.mark.parametrize("stopped", ["", "c"])
+def test_tokens_of_a_request_aborted_in_flight_are_not_counted_though_another_stops(stopped: str) -> None:
+    engine = Engine(stats=True)
+    push(engine, (0, 2, 2, 2, 2))
+    for name in ("a", "b", "c"):
+        engine.admit(name, prompt=2)
+    engine.step(chunks={"a": 2, "b": 2, "c": 2})
+    output = engine.schedule()
+    engine.finish("b")
+    engine.cut = {stopped: 1} if stopped else {}
+    engine.complete(output, accepted={"a": 1, "b": 2, "c": 2}, finished=stopped)
+    assert engine.samples().gauges.generation_tokens == 3 + 2 + (1 if stopped else 3)
+
+
 def test_a_synchronous_step_lasts_from_its_scheduling() -> None:
     engine = Engine()
     engine.admit("a", prompt=2)
@@ -334,7 +348,8 @@ def test_statistics_without_positions_are_left_and_drafts_counted_here() -> None
     engine = Engine(stats=True)
     push(engine, (0, 2, 2, 2, 2))
     engine.count = lambda output, result: SimpleNamespace(  # type: ignore[method-assign]
-        outputs=["a"], scheduler_stats=SimpleNamespace(spec_decoding_stats=SimpleNamespace(num_accepted_tokens=1))
+        outputs=[SimpleNamespace(new_token_ids=[1, 1])],
+        scheduler_stats=SimpleNamespace(spec_decoding_stats=SimpleNamespace(num_accepted_tokens=1)),
     )
     engine.admit("a", prompt=2)
     engine.step(chunks={"a": 2})
