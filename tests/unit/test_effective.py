@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from itertools import pairwise
 from typing import Any
 
@@ -392,7 +393,7 @@ def test_whatever_engines_answer_there_is_a_verdict(given_passes: list[list[Pod]
         if found.status is False:
             assert any(pod.declared is None or pod.declared.method for pod in seen_pods), "off is never an alarm"
         for one in known.values():
-            numbers = [value for value in vars(one.seen).values() if isinstance(value, float)]
+            numbers = [value for value in astuple(one.seen) if isinstance(value, float)]
             assert all(0 <= value <= 2e15 for value in numbers)
 
 
