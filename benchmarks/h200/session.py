@@ -109,16 +109,16 @@ def steps(lane: Lane) -> None:
 
 def single(lane: Lane) -> None:
     """GPU 0."""
-    quiet = str(lane.out.resolve() / ".quiet")
-    lane.boot(
-        [
-            options(8851, "0", "main", kv_gib=14.0),
-            options(8852, "0", "off", kv_gib=13.0, drafter=False, plugin=False),
-            options(8853, "0", "av", kv_gib=20.0, verification=True, quiet=quiet),
-        ]
-    )
-    lane.stage("closed_loop", 780, lambda lane: closed_loop.run(lane, "main", "off"))
+    engines = [
+        options(8851, "0", "main", kv_gib=14.0),
+        options(8852, "0", "off", kv_gib=13.0, drafter=False, plugin=False),
+    ]
+    if not lane.only or "closed_loop_verification" in lane.only:
+        quiet = str(lane.out.resolve() / ".quiet")
+        engines += [options(8853, "0", "av", kv_gib=20.0, verification=True, quiet=quiet)]
+    lane.boot(engines)
     lane.stage("overhead", 360, lambda lane: arms.overhead(lane, "main"))
+    lane.stage("closed_loop", 780, lambda lane: closed_loop.run(lane, "main", "off"))
     lane.stage("closed_loop_verification", 340, lambda lane: closed_loop.run_verification(lane, "av"))
 
 
