@@ -194,8 +194,8 @@ def truth() -> list[str]:
         *table(("k", "drafts", "standard error, points", "largest distance, points"), points),
         f"Full graphs: {number(found['steps_on_full_graph'], 0)} steps on one, "
         f"{number(found['steps_off_full_graph'], 0)} not.", "",
-        "Since then a step ends when its tokens have been applied, not when they are there. Where it is scheduled while "
-        "another runs, as here, that is the same on average.", "",
+        "Since then a step ends when its tokens have been applied, not when they are there. Where it is scheduled "
+        "while another runs, as here, that is the same on average.", "",
     ]  # fmt: skip
 
 
