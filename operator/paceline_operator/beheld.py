@@ -19,8 +19,9 @@ from paceline_operator.drift import digest
 from paceline_operator.plan import ChildKey, Object
 
 STILL_KINDS = ("ServiceAccount", "NetworkPolicy", "Service", "PodDisruptionBudget", "PersistentVolumeClaim", "Job")
-BELIEVED_SECONDS = 300.0
-"""Since they were listed: as long as the last of a thousand servings takes to come, and not for the life of it."""
+BELIEVED_SECONDS = 120.0
+"""Since they were listed: as long as a serving takes to come, and not for the life of it. What was deleted while a
+watch told nothing, because the network was gone and it does not know yet, is missed no longer than that."""
 _SPEC_ALONE = ("PodDisruptionBudget",)
 """Kinds of those whose status changes with every pod, and is read by nobody here: what else there is of them has a
 generation, or is in their metadata."""
