@@ -20,8 +20,7 @@ from paceline_operator.plan import ChildKey, Object
 
 STILL_KINDS = ("ServiceAccount", "NetworkPolicy", "Service", "PodDisruptionBudget", "PersistentVolumeClaim", "Job")
 BELIEVED_SECONDS = 120.0
-"""Since they were listed: as long as a serving takes to come, and not for the life of it. What was deleted while a
-watch told nothing, because the network was gone and it does not know yet, is missed no longer than that."""
+"""Since they were listed: as long as a serving takes to come, and not for the life of it."""
 _SPEC_ALONE = ("PodDisruptionBudget",)
 """Kinds of those whose status changes with every pod, and is read by nobody here: what else there is of them has a
 generation, or is in their metadata."""
@@ -35,7 +34,7 @@ class Versions:
     def __init__(self) -> None:
         self._told: dict[Owner, dict[ChildKey, str]] = {}
         self._epoch = 0
-        """A watch that began anew may have missed what happened before."""
+        """A watch that began anew may have missed what happened before, and any of them while the Lease was lost."""
 
     def tell(self, owner: Owner, kind: str, metadata: Mapping[str, Any], gone: bool) -> bool:
         """Something happened to a child. Whether it concerns anybody: not where a status changed that nobody reads."""

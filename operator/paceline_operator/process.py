@@ -199,6 +199,7 @@ class Operator:
     async def _lead(self, anew: bool) -> None:
         if anew:  # another may have acted: what was known of each object need not hold
             self.fleet.forget()
+        self._hands.versions.anew()  # what took the Lease from us may have kept watches from telling anything, too
         self.fleet.start()
 
     async def _yield(self) -> None:

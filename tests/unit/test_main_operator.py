@@ -104,6 +104,16 @@ def test_a_deleted_object_that_comes_back_the_same_wakes(
     assert woken == [DEMO]
 
 
+async def test_who_leads_again_believes_no_child_though_nobody_else_did(operator: process.Operator) -> None:
+    operator.object_event(naming.KIND_SERVING, "ADDED", meta())
+    owner = ("team", "demo")
+    operator._hands.versions.tell(owner, "Service", {"name": "demo", "resourceVersion": "1"}, gone=False)
+    told = operator._hands.versions.of(owner)
+    await operator._lead(anew=False)
+    assert operator._hands.versions.of(owner) != told
+    await operator._yield()
+
+
 async def test_a_late_pass_a_silent_loop_and_a_lost_claim_are_told(operator: process.Operator) -> None:
     clock: FakeClock = operator._clock  # type: ignore[assignment]
     assert operator.check() == ""
