@@ -87,7 +87,13 @@ def _k_is_decided(scene: Scene, operator: Daemon) -> dict[str, Any]:
 def _every_series_is_there(scene: Scene, prometheus: Prometheus) -> None:
     """That dashboards, rules and pages name. Rates need two scrapes, rules one more."""
     wanted = asked() - set(ABSENT)
-    scene.wait("every series", lambda: not wanted - scraped(prometheus), SCRAPED_SECONDS, prometheus.daemon)
+
+    def complete() -> bool:
+        if missing := wanted - scraped(prometheus):
+            raise LookupError(f"missing: {', '.join(sorted(missing))}")
+        return True
+
+    scene.wait("every series", complete, SCRAPED_SECONDS, prometheus.daemon)
     if os.environ.get("PACELINE_UPDATE_GOLDEN"):
         SERIES.write_text("".join(f"{name}\n" for name in sorted(wanted)))
     assert set(SERIES.read_text().split()) == wanted
@@ -107,7 +113,7 @@ def _operator_carries_on(scene: Scene, operator: Daemon, decided: dict[str, Any]
     """A new process takes over what is there, history included, and its next table is a later generation."""
     before = scene.state()
     scene.wait("the Lease", lambda: _lease_holder(scene) == operator.name, 60, operator)
-    k = next(k for k in LADDER if k not in (decided["k"], max(LADDER)))
+    k = next(k for k in LADDER if k not in (before["table"][CONCURRENCY], max(LADDER)))  # it may have changed again
     patch = {"spec": {"tuning": {"mode": "Manual", "table": [{"fromRequests": 1, "k": k}]}}}
     scene.kubectl("patch", "speculativeserving", scene.name, "--type=merge", f"--patch={json.dumps(patch)}")
     used = before["stepsByK"].get(str(k), 0) + CONFIRMING_STEPS
