@@ -148,6 +148,12 @@ def test_sections_that_are_the_same_are_one_object_and_large_ones_nobody_elses()
     assert shared(wide).engine is wide.engine
 
 
+@pytest.mark.parametrize("value", ["half a pair: \ud800", float("nan"), 10**400, [1, True, 1.0]])
+def test_whatever_a_pod_template_holds_a_spec_with_shared_sections_is_as_it_was(value: Any) -> None:
+    spec = serving(engine={"podTemplate": {"metadata": {"annotations": {"note": value}}}}).spec
+    assert repr(shared(spec)) == repr(spec)
+
+
 async def test_what_waits_is_written_after_a_while_or_with_other_news_and_once(quiet: World) -> None:
     memory, waiting = quiet.serving._memory, WAIT_SECONDS - 10
     assert quiet.status["policyGeneration"] > 0

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticSerializationError
 
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 """RFC 3339, as Kubernetes writes times; kept as text because status is compared as written."""
@@ -27,10 +28,18 @@ def shared(model: M) -> M:
     """`model`, whose parts are one object with the same parts of all others: sections of specs are alike in most."""
     same: dict[str, ApiModel] = {}
     for name, value in model:
-        if isinstance(value, ApiModel) and len(text := value.model_dump_json(exclude_unset=True)) <= MAX_SHARED:
+        if isinstance(value, ApiModel) and 0 < len(text := _text(value)) <= MAX_SHARED:
             one = _one(type(value), text)
             same |= {name: one} if one == value else {}
     return model.model_copy(update=same)
+
+
+def _text(model: ApiModel) -> str:
+    """As JSON; empty where there is text in it that JSON cannot carry (half a surrogate pair)."""
+    try:
+        return model.model_dump_json(exclude_unset=True)
+    except PydanticSerializationError:
+        return ""
 
 
 @lru_cache(maxsize=1024)
