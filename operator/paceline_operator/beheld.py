@@ -21,6 +21,8 @@ from paceline_operator.plan import ChildKey, Object
 STILL_KINDS = ("ServiceAccount", "NetworkPolicy", "Service", "PodDisruptionBudget", "PersistentVolumeClaim", "Job")
 BELIEVED_SECONDS = 120.0
 """Since they were listed: as long as a serving takes to come, and not for the life of it."""
+GONE = ""
+"""Version of a child that went. Said also where no watch had told of it, or what saw it would go on holding."""
 _SPEC_ALONE = ("PodDisruptionBudget",)
 """Kinds of those whose status changes with every pod, and is read by nobody here: what else there is of them has a
 generation, or is in their metadata."""
@@ -41,11 +43,9 @@ class Versions:
         if kind not in STILL_KINDS:
             return True
         told, key = self._told.setdefault(owner, {}), (kind, str(metadata.get("name")))
-        before = told.pop(key, None)
-        if gone:
-            return True
-        told[key] = _version(kind, metadata)
-        return kind not in _SPEC_ALONE or told[key] != before
+        before = told.get(key)
+        told[key] = GONE if gone else _version(kind, metadata)
+        return gone or kind not in _SPEC_ALONE or told[key] != before
 
     def anew(self) -> None:
         """Believe nothing that was seen until now."""
@@ -95,7 +95,7 @@ def beheld(
     what watches had told of."""
     epoch, before = told
     listed = {key: _version(key[0], body["metadata"]) for key, body in there.items()}
-    if any(listed.get(key) != version for key, version in before.items()):
+    if any(listed.get(key, GONE) != version for key, version in before.items()):
         return None
     still = {key: {**body, "kind": key[0]} for key, body in {**there, **applied}.items() if key[0] in STILL_KINDS}
     made = {key: _version(key[0], body["metadata"]) for key, body in applied.items() if key[0] in STILL_KINDS}

@@ -142,3 +142,16 @@ async def test_pods_that_come_and_go_have_nothing_listed_again_for_the_budget(co
     tell(come, "PodDisruptionBudget")
     assert budget["metadata"]["generation"] == generation
     assert not await listed(come)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_a_child_that_goes_is_made_again_though_no_watch_had_told_of_it(come: World, anew: bool) -> None:
+    if anew:  # a watch that begins anew tells of what happens from then on alone
+        come.hands.versions.anew()
+        assert await listed(come)
+    assert not await listed(come)
+    come.writes()
+    tell(come, "Service", gone=True)
+    come.kube.drop("Service", "demo")
+    assert await listed(come)
+    assert ("APPLY", "Service") in come.writes()
