@@ -116,8 +116,10 @@ class ServingPass:
             name: value for name, value in raw["metadata"].items() if name not in ("resourceVersion", "managedFields")
         }
         asked = {**raw, "metadata": meta, "status": None}
-        known = self._judged is not None and self._judged[0] == asked
-        found = self._judged[1] if self._judged is not None and known else accept(raw, self._hands.defaults)
+        if self._judged is not None and self._judged[0] == asked:
+            found = self._judged[1]
+        else:
+            found = accept(raw, self._hands.defaults)
         self._judged = asked, found  # also where it is known: what is kept of it is then the same object
         return found
 

@@ -88,9 +88,8 @@ class Cost:
 
 def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
     """The prior: a roofline guess of unknown level, and how cells resemble each other."""
-    load = np.repeat(np.asarray(loads, float), len(ladder))
-    k = np.tile(np.asarray(ladder, float), len(loads))
-    doublings = np.log2(load)
+    load, features = np.repeat(np.asarray(loads, float), len(ladder)), _features(loads, ladder)
+    _, doublings, k = features.T
     distance = np.abs(doublings[:, None] - doublings[None, :]) / 1.5 + np.abs(k[:, None] - k[None, :]) / 3.0
     effects = (len(CONTEXTS) - 1) * EFFECTS
     extra = effects + len(loads) + EFFECTS
@@ -115,7 +114,7 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
         ladder=ladder,
         mean=np.concatenate([mean, np.zeros(effects), np.full(len(loads), OFFSET_GUESS), np.zeros(EFFECTS)]),
         covariance=covariance,
-        features=_features(loads, ladder),
+        features=features,
         steps=np.zeros(load.size),
         lent=np.zeros(load.size),
         seen=np.full(load.size, -math.inf),
@@ -129,9 +128,9 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
 @lru_cache(maxsize=64)
 def _features(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Array:
     """One for all servings."""
-    load = np.repeat(np.asarray(loads, float), len(ladder))
+    doublings = np.repeat(np.log2(np.asarray(loads, float)), len(ladder))
     k = np.tile(np.asarray(ladder, float), len(loads))
-    found = np.stack([np.ones(load.size), np.log2(load), k], axis=1)
+    found = np.stack([np.ones(k.size), doublings, k], axis=1)
     found.flags.writeable = False
     return found
 
