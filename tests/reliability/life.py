@@ -40,7 +40,8 @@ SPEC = merged(
 )
 """A rung stays in trial until the end: how long it must stay up is not what is looked at here."""
 REST_SECONDS = 2.0
-"""Without a change: then what followed from a step is over. Passes over engines are a second apart."""
+"""Without a change, and told of all pods there are: then what followed from a step is over. Passes over engines are a
+second apart, and further on a busy machine."""
 PATIENCE_SECONDS = 240.0
 """On a machine that other suites share."""
 
@@ -266,12 +267,16 @@ def wait_for(life: Life, stage: Stage) -> None:
 def _at_rest(life: Life) -> Snapshot:
     deadline = time.monotonic() + PATIENCE_SECONDS
     found, since = life.snapshot(), time.monotonic()
-    while time.monotonic() - since < REST_SECONDS:
+    while time.monotonic() - since < REST_SECONDS or not _told_of_pods(found):
         assert time.monotonic() < deadline, f"it does not come to rest: {found['status']}"
         time.sleep(0.3)
         if (now := life.snapshot()) != found:
             found, since = now, time.monotonic()
     return found
+
+
+def _told_of_pods(found: Snapshot) -> bool:
+    return (found["status"]["replicas"] or 0) == sum(found["pods"].values())
 
 
 def unlike(life: Life, course: Course, stage: Stage) -> list[str]:
