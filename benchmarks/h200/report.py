@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from page import NOT_MEASURED, PAGE, PICTURE, interval, number, read, rows, table
+from scale import SCALE
 
 LANES = ("loop", "plugin", "ranks", "text", "steps", "single")
 LONGER = ("2026-11-29-hooks", "2026-11-30", "2026-11-30-late", "2026-12-01")
 """Folders of runs before the hooks were as short, each on another host; the last with a part of what made them so."""
 HOOK_GOAL_US = 25
+ENDS = "2026-12-01-ends"
+"""The folder of the samples' run with ends of steps as they are now."""
 
 
 def environment() -> list[str]:
@@ -194,8 +197,31 @@ def truth() -> list[str]:
         *table(("k", "drafts", "standard error, points", "largest distance, points"), points),
         f"Full graphs: {number(found['steps_on_full_graph'], 0)} steps on one, "
         f"{number(found['steps_off_full_graph'], 0)} not.", "",
-        "Since then a step ends when its tokens have been applied, not when they are there. Where it is scheduled "
-        "while another runs, as here, that is the same on average.", "",
+        *ends(),
+    ]  # fmt: skip
+
+
+def ends() -> list[str]:
+    """The same where a step ends when its tokens have been applied, and whether who drew far off was the engine."""
+    found, cells = read(f"{ENDS}/samples"), rows(f"{ENDS}/sweep")
+    if not found:
+        return []
+    k = max(found["acceptance_by_k"], key=lambda k: max(map(abs, found["acceptance_by_k"][k]["points"])))
+    here = [row for row in cells if row["k"] == k]
+    promised, error = 1 + sum(SCALE.rates[: int(k)]), found["acceptance_by_k"][k]["largest_standard_error"]
+    drafts = [int(row["drafts"]) for row in here]
+    requests = [int(row["steps"]) * int(row["concurrency"]) for row in here]
+    told = sum(n * float(row["plugin_tok_per_req_step"]) for n, row in zip(drafts, here, strict=True)) / sum(drafts)
+    came = sum(n * float(row["tok_per_req_step"]) for n, row in zip(requests, here, strict=True)) / sum(requests)
+    loads = sorted({int(row["concurrency"]) for row in cells})
+    return [
+        "Since then a step ends when its tokens have been applied, not when they are there. Measured again so, on "
+        f"another host, at {', '.join(map(str, loads))} requests ({found['cells']} of the cells above; the run "
+        f"ended before the others): step time is off by {number(found['cost_error_pct_max'])} % at most, "
+        f"acceptance by {number(found['acceptance_error_points_max'])} points, at k={k}, with a standard error of "
+        f"{number(error)}. Of that the engine's draws are a part: there the rates promise "
+        f"{number(promised)} tokens a step, {number(came, 3)} came out, and the plugin, which counts "
+        f"two thirds of the steps, says {number(told, 3)}.", "",
     ]  # fmt: skip
 
 
