@@ -24,7 +24,12 @@ class World:
         self.kube, self.engines, self.clock = FakeKube(), FakeEngines(), FakeClock(seconds=1000.0)
         self.keys = folder / "keys"
         self.keys.write_text(KEY)
-        self.hands = Hands(self.kube, self.engines, KeyFile(self.keys), DEFAULTS, self.clock)  # type: ignore[arg-type]
+        self.fleet = 1
+        """How many objects this operator looks after."""
+        self.hands = Hands(
+            *(self.kube, self.engines, KeyFile(self.keys), DEFAULTS, self.clock),  # type: ignore[arg-type]
+            servings=lambda: self.fleet,
+        )
         self.apply(SPEC)
         self.restart()
 

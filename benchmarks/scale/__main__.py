@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.scale.measure import exponent
 from benchmarks.scale.trial import Found, Plan, run
+from paceline_operator.calm import patience
 from tests.harness.binaries import ensure_built
 
 ENDING_SECONDS = 60.0
@@ -62,7 +63,9 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory(prefix="scale-") as folder:
             try:
-                run(point, Plan(until=until - ENDING_SECONDS), Path(folder) / "plane", keep)
+                # Behind the numbers of the last minute comes what waited to be told with others.
+                plan = Plan(rest=Plan.rest + patience(point), until=until - ENDING_SECONDS)
+                run(point, plan, Path(folder) / "plane", keep)
             except Exception as error:  # what was found before stays, and the line is printed
                 traceback.print_exc()
                 keep(_kept(RESULTS / f"{point}.json") | {"error": repr(error)[:500]})

@@ -24,6 +24,8 @@ what is to be is found in one pass, and done in the next, which reads."""
 WAIT_SECONDS = 45.0
 """For which what is minor waits for something else to be told with it: a write costs the API server more than the pass
 that made it costs the operator."""
+WAITED_PER_SECOND = 8.0
+"""Of such writes, by all servings together: one of a status takes an API server 40 ms of CPU (docs/scale.md)."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Calm:
     def holds(self, now: float) -> bool:
         """Whether a pass may go by it."""
         return 0 <= now - self.read_at < LIVE_SECONDS
+
+
+def patience(servings: int) -> float:
+    """Seconds for which what is minor waits where so many are looked after."""
+    return max(WAIT_SECONDS, servings / WAITED_PER_SECOND)
 
 
 def minor(stored: ServingStatus, status: ServingStatus) -> dict[str, Any] | None:

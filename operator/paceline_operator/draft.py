@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,8 @@ class Hands:
     clock: Clock
     prometheus: PrometheusClient = field(default_factory=PrometheusClient)
     versions: Versions = field(default_factory=Versions)
+    servings: Callable[[], int] = lambda: 1
+    """How many objects are looked after now."""
 
 
 @dataclass

@@ -77,7 +77,10 @@ class Operator:
         self._session = Session(api, 0, CONNECT_SECONDS, READ_SECONDS)
         self._engines = EngineClient()
         self._prometheus = PrometheusClient(config.prometheus_url, config.prometheus_token_file)
-        self._hands = Hands(self._kube, self._engines, self._keys, config.defaults, self._clock, self._prometheus)
+        self._hands = Hands(
+            *(self._kube, self._engines, self._keys, config.defaults, self._clock, self._prometheus),
+            servings=lambda: len(self.fleet),
+        )
         self.fleet: Fleet[ObjectKey] = Fleet(
             self._prepare, self._clock, looks=CONCURRENCY, resync_seconds=config.resync_seconds
         )

@@ -12,7 +12,7 @@ from paceline_operator.api.conditions import ConditionType, Reason
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.api.status import ServingStatus
 from paceline_operator.beheld import beheld
-from paceline_operator.calm import WAIT_SECONDS, calm, minor
+from paceline_operator.calm import calm, minor, patience
 from paceline_operator.clients.kube import ForbiddenError, Object, UnavailableError
 from paceline_operator.clock import rfc3339
 from paceline_operator.draft import Draft, Hands
@@ -233,7 +233,8 @@ class ServingPass:
         """Whether the difference is one that is written a little later, if nothing else is until then."""
         memory, now = self._memory, self._hands.clock.monotonic()
         since, memory.waiting = memory.waiting[0] if memory.waiting else now, None
-        if status == stored or now - since >= WAIT_SECONDS or (news := minor(stored, status)) is None:
+        waits = patience(self._hands.servings())
+        if status == stored or now - since >= waits or (news := minor(stored, status)) is None:
             return False
         memory.waiting = since, news
         return True

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline_operator import act, naming, verdicts
 from paceline_operator.api.base import MAX_SHARED, shared
 from paceline_operator.api.conditions import Reason
 from paceline_operator.api.status import PodStatus, ServingStatus, TableRow, Tier
-from paceline_operator.calm import LIVE_SECONDS, WAIT_SECONDS, minor
+from paceline_operator.calm import LIVE_SECONDS, WAIT_SECONDS, WAITED_PER_SECOND, minor, patience
 from paceline_operator.clients.kube import UnavailableError
 from tests.servings import serving
 from tests.world import SPEC, World
@@ -130,6 +132,12 @@ def test_generations_of_the_same_table_and_numbers_wait(change: dict[str, Any], 
     assert not minor(ServingStatus(), ServingStatus(policy_generation=1)), "the first table"
 
 
+@given(st.integers(0, 100_000))
+def test_what_waits_costs_an_api_server_the_same_however_many_wait(servings: int) -> None:
+    assert patience(servings) >= WAIT_SECONDS
+    assert servings / patience(servings) <= WAITED_PER_SECOND
+
+
 async def test_what_is_kept_of_status_is_what_is_stored(quiet: World) -> None:
     await read_in(quiet)
     kept = quiet.serving._memory.calm
@@ -154,8 +162,10 @@ def test_whatever_a_pod_template_holds_a_spec_with_shared_sections_is_as_it_was(
     assert repr(shared(spec)) == repr(spec)
 
 
-async def test_what_waits_is_written_after_a_while_or_with_other_news_and_once(quiet: World) -> None:
-    memory, waiting = quiet.serving._memory, WAIT_SECONDS - 10
+@pytest.mark.parametrize("servings", [1, 1000])
+async def test_what_waits_is_written_after_a_while_or_with_other_news_and_once(quiet: World, servings: int) -> None:
+    quiet.fleet = servings
+    memory, waiting = quiet.serving._memory, patience(servings) - 10
     assert quiet.status["policyGeneration"] > 0
     for news in (False, True):
         stored = verdicts.status_of(quiet.kube.find(naming.KIND_SERVING, "demo"), ServingStatus)
