@@ -6,7 +6,7 @@ Part of the step loop's path; knows the scheduler's objects by their attributes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, repeat
 from operator import sub
 from typing import Any
@@ -52,6 +52,17 @@ class Census:
                 sampling -= 1
         self.prefilling = still
         return sampling, decoding, prompt_tokens
+
+
+def drafted_with(output: Any, before: Sequence[tuple[int, Mapping[str, int]]]) -> int:
+    """The k of the drafts in a step: of the last step `before` that had the same requests.
+
+    Pipeline stages work on requests in turns, unless there are too few to share: then it is the step just before.
+    """
+    if len(before) > 1:
+        who = next(iter(output.scheduled_spec_decode_tokens or output.num_scheduled_tokens))
+        return next((k for k, had in reversed(before) if who in had), before[0][0])
+    return before[0][0]
 
 
 def fates(scheduler: Any, output: Any, result: Any) -> tuple[Sequence[int], Sequence[int]]:

@@ -15,11 +15,11 @@ from the end of the one update to that of the other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
-from paceline_engine.census import Census, fates
+from paceline_engine.census import Census, drafted_with, fates
 from paceline_engine.digest import FEW_RECORDS, MAX_RECORDS, PREFILL, Digest, Facts, InFlight, Regime, tokens_in
 from paceline_engine.policy import LivePolicy, Phase
 from paceline_engine.protocol import MAX_K
@@ -90,7 +90,8 @@ class StepHooks:
         self._boundary = 0.0
         """When the tokens of the last step were applied."""
         self._idle = True
-        self._ks: deque[int] = deque(maxlen=lag)
+        self._ks: deque[tuple[int, Mapping[str, int]]] = deque(maxlen=lag)
+        """Of the last steps that sampled, k and for whom. Those that went the short way drafted the same."""
         self._regime = Regime(0, Phase.TABLE, 0, policy.verification, "idle")
         """Of the last step."""
         self._facts: Facts = (self._regime, 0, 0, 0, None)
@@ -205,9 +206,9 @@ class StepHooks:
             output.num_spec_tokens_to_schedule = k
         elif sampling:
             policy.observe(k)
-        k_before = self._ks[0] if self._ks else k
+        k_before = drafted_with(output, self._ks) if self._ks else k
         if sampling:  # a step of prompt chunks alone drafts nothing that is ever verified
-            self._ks.append(k)
+            self._ks.append((k, output.num_scheduled_tokens))
         tokens = output.total_num_scheduled_tokens - prompt_tokens
         contexts = None
         if not decoding or tokens - decoding >= (MAX_K + 0.5) * decoding:
@@ -233,7 +234,7 @@ class StepHooks:
         how = (k, phase, k_before, policy.verification, excluded)
         if how != (regime.k, regime.phase, regime.k_before, regime.verification, regime.excluded):
             self._regime = regime = Regime(*how)
-        steady = self._live and not excluded and self._ks.count(k) == len(self._ks) and not self._census.prefilling
+        steady = self._live and not excluded and all(k == made for made, _ in self._ks) and not self._census.prefilling
         plain = None if regime.probing else regime.verification
         facts = (regime, sampling, decoding, prompt_tokens, plain)
         if steady and (spare := min(policy.calm_steps, self._context_due)) > 0:

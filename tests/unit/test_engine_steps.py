@@ -177,7 +177,29 @@ def test_a_step_scheduled_while_another_ran_lasts_from_that_ones_completion() ->
     assert sum(cell.steps for cell in cells) == 3
 
 
-def test_with_two_stages_drafts_are_verified_two_steps_later() -> None:
+def test_with_two_stages_drafts_count_under_the_k_of_the_last_step_that_had_their_request() -> None:
+    engine = Engine(lag=2)
+    ahead = []
+    for name in ("a", "b"):
+        engine.admit(name, prompt=2)
+    engine.step(chunks={"a": 2, "b": 2})
+    engine.running, everybody = [], engine.running
+    for k in (5, 1, 3, 0, 2):
+        push(engine, (0, k, k, k, k))
+        for request in everybody:  # in turns, each scheduled while the other is in flight
+            engine.running = [request]
+            ahead.append(engine.schedule())
+            if len(ahead) > 1:
+                engine.complete(ahead.pop(0))
+    assert {cell.k: (cell.request_steps, cell.drafted) for cell in engine.samples().acceptance} == {
+        BOOT[2]: (2 + 2, (4, 4, 4)),
+        5: (2, (2, 2, 2, 2, 2)),
+        1: (2, (2,)),
+        0: (1, ()),
+    }
+
+
+def test_with_two_stages_a_request_alone_has_its_drafts_verified_in_the_next_step() -> None:
     engine = Engine(lag=2)
     engine.admit("a", prompt=2)
     engine.step(chunks={"a": 2})
@@ -185,7 +207,10 @@ def test_with_two_stages_drafts_are_verified_two_steps_later() -> None:
         push(engine, (0, k, k, k, k))
         engine.step()
     engine.step()
-    assert {cell.k: cell.request_steps for cell in engine.samples().acceptance} == {5: 3}
+    assert {cell.k: (cell.request_steps, cell.drafted) for cell in engine.samples().acceptance} == {
+        5: (2, (2, 2, 2, 2, 2)),
+        1: (1, (1,)),
+    }
 
 
 def test_the_first_step_after_a_pause_is_not_a_cost() -> None:
