@@ -14,8 +14,10 @@ from the end of the one update to that of the other.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -24,6 +26,7 @@ from paceline_engine.digest import FEW_RECORDS, MAX_RECORDS, PREFILL, Digest, Fa
 from paceline_engine.policy import LivePolicy, Phase
 from paceline_engine.protocol import MAX_K
 
+log = logging.getLogger("vllm.paceline")
 CONTEXT_STEPS = 256
 """Steps between two looks at contexts if no prompt comes: 2,048 tokens at k = 7. Buckets are 8,192 wide and more."""
 MAX_IN_FLIGHT = 64
@@ -179,10 +182,15 @@ class StepHooks:
             return
         self.active = self._looked = self.counted = False
         self.in_flight = deque()
-        self.policy.settle()
         if self._live:
             scheduler.dynamic_sd_lookup = list(self.policy.boot)
-        self._on_failure(error)
+        with suppress(Exception):  # it may be what failed
+            self.policy.settle()
+        self.policy.left = 0
+        try:
+            self._on_failure(error)
+        except Exception:
+            log.exception("Paceline: failed in the step loop, took itself out and cannot say so in /state")
 
     def _fits(self, output: Any) -> bool:
         """Whether the step of another number of requests is else like the one before it; if so, make its facts."""

@@ -465,6 +465,30 @@ def test_a_result_of_another_shape_does_not_reach_the_engine_either() -> None:
     assert len(engine.failures) == 1
 
 
+@pytest.mark.parametrize("broken", ["policy", "report"])
+def test_a_failure_of_the_way_out_does_not_reach_the_engine_either(
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    engine = Engine()
+    push(engine, (0, 1, 1, 1, 1))
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    engine.step()
+    assert engine.parts.policy.left, "steps are armed"
+    monkeypatch.setattr(LivePolicy, "settle", fail)
+    if broken == "report":
+        engine.hooks._on_failure = fail
+    push(engine, (0, 2, 2, 2, 2))
+    for _ in range(3):
+        engine.step()
+        assert engine.step().num_spec_tokens_to_schedule == BOOT[1]
+    assert engine.dynamic_sd_lookup == list(BOOT)
+    assert len(engine.failures) + len(caplog.records) == 1
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["admit", "finish", "step", "push"]), st.integers(1, 9), st.integers(0, MAX_K)),
