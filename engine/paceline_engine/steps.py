@@ -287,8 +287,8 @@ class StepHooks:
         if len(self._records) < MAX_RECORDS:
             self._records.append((step, before, now, emitted, fates, idle))
         else:
-            self._digest.missed_steps += 1
             self._digest.missed_tokens += emitted
+            self._digest.missed_steps += 1  # last: whoever reads between the two finds nothing new yet
 
     def _overtaken(self, output: Any, now: float) -> InFlight:
         """A completed step that is not the oldest in flight: the completion of those before it never came."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.digest import FEW_RECORDS, MAX_RECORDS
+from paceline_engine.digest import FEW_RECORDS, MAX_RECORDS, Digest
 from paceline_engine.policy import LivePolicy
 from paceline_engine.protocol import PROMPT_EDGES, Policy, Probe, Verification
 from paceline_engine.steps import CONTEXT_STEPS
@@ -322,6 +322,25 @@ def test_when_nobody_digests_memory_is_bounded_and_no_step_or_token_is_forgotten
     assert samples.excluded_steps == {"prefill": 1, "missed": 10}
     assert sum(cell.steps for cell in samples.cells) == MAX_RECORDS - 1
     assert samples.gauges.generation_tokens == 1 + 2 * (MAX_RECORDS + 9)
+
+
+def test_tokens_of_a_missed_step_are_not_forgotten_whenever_they_are_digested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline_engine.steps.MAX_RECORDS", 1)
+    engine = Engine(stats=True)
+
+    class Read(Digest):
+        """Is run between any two writes of the step loop."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name in {"missed_steps", "missed_tokens"} and value:
+                self._admit()
+
+    engine.parts.digest.__class__ = Read
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    engine.step(accepted={"a": 3})
+    assert engine.samples().gauges.generation_tokens == 1 + 4
 
 
 def test_a_record_that_cannot_be_digested_is_told_once_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
