@@ -108,7 +108,7 @@ class LivePolicy:
         """Steps of the running burst that did not count."""
         self._burst_k = 0
         self._debt = 0
-        """Steps to wait longer for the next burst."""
+        """Steps that the last burst took more than its length: waited for before the next."""
         self._next_probe = 0
 
     def __len__(self) -> int:
@@ -195,7 +195,7 @@ class LivePolicy:
     def _adopt(self, plan: Plan) -> None:
         """A push takes effect at once: dwell is for changes of load. A burst ends unless the new plan probes alike."""
         if plan.probe != self.adopted.probe:
-            self._burst_step = self._burst_lost = self._debt = 0
+            self._end_burst(self.adopted.probe)
             if plan.probe is None:
                 self._kept = self._since_burst
             elif self.adopted.probe is None:
@@ -230,8 +230,7 @@ class LivePolicy:
             return table_k, Phase.TABLE
         length = probe.settle_steps + probe.burst_steps
         if self._burst_step >= length + min(self._burst_lost, (MAX_BURST_LENGTHS - 1) * length):
-            self._debt = -(-(self._burst_step - length) * (probe.interval_steps - length) // length)
-            self._burst_step = 0
+            self._end_burst(probe)
         if not self._burst_step:
             self._burst_lost = 0
             self._since_burst += 1
@@ -245,9 +244,18 @@ class LivePolicy:
         self._burst_step += 1
         return self._burst_k, Phase.SETTLING if self._burst_step <= probe.settle_steps else Phase.PROBE
 
+    def _end_burst(self, probe: Probe | None) -> None:
+        """The burst that runs, if one does, is over: what it took more than its length is owed, whatever comes next."""
+        if probe and self._burst_step:
+            self._debt = max(0, self._burst_step - probe.settle_steps - probe.burst_steps)
+        self._burst_step = self._burst_lost = 0
+
     def _quiet(self, probe: Probe | None) -> int:
         """Steps between two bursts."""
-        return probe.interval_steps - probe.settle_steps - probe.burst_steps + self._debt if probe else maxsize
+        if probe is None:
+            return maxsize
+        length = probe.settle_steps + probe.burst_steps
+        return -(-(probe.interval_steps - length) * (length + self._debt) // length)
 
     def _turn(self, ks: tuple[int, ...], table_k: int) -> int | None:
         """The next k in turn that the table does not draft anyway; None if there is none."""

@@ -167,6 +167,37 @@ def test_a_burst_goes_on_until_its_steps_have_counted_or_a_bound_and_takes_no_mo
     assert probing <= steps * length / probe.interval_steps + MAX_BURST_LENGTHS * length
 
 
+@given(probe=probes(), lost=st.lists(st.booleans(), max_size=40), pushes=st.lists(st.integers(1, 120), min_size=1))
+def test_pushes_that_take_the_probe_away_and_bring_it_back_do_not_make_its_share_larger(
+    probe: Probe, lost: list[bool], pushes: list[int]
+) -> None:
+    policy = LivePolicy((MAX_K + 1,) * 5, MAX_K + 1)
+    length = probe.settle_steps + probe.burst_steps
+    steps = probing = 0
+    for generation in range(1, 40):
+        policy.swap(flat(MAX_K + 1, generation, probe=probe if generation % 2 else None))
+        for _ in range(pushes[generation % len(pushes)] if generation % 2 else 1):
+            _, phase = policy.choose(1, 1)
+            probing += phase is not Phase.TABLE
+            if phase is Phase.PROBE and lost and lost[steps % len(lost)]:
+                policy.lost()
+            steps += 1
+            assert probing <= steps * length / probe.interval_steps + MAX_BURST_LENGTHS * length
+
+
+def test_what_a_burst_took_too_much_is_owed_in_steps_of_the_probe_that_follows() -> None:
+    policy = LivePolicy(BOOT, MAX_K)
+    policy.swap(flat(3, probe=Probe(ks=(0,), settle_steps=2, burst_steps=8, interval_steps=10_000)))
+    while policy.choose(1, 1)[1] is not Phase.PROBE:
+        pass
+    for _ in range(13):
+        policy.lost()
+        policy.choose(1, 1)
+    policy.swap(flat(3, 2, probe=Probe(ks=(0,), settle_steps=2, burst_steps=8, interval_steps=40)))
+    phases = [policy.choose(1, 1)[1] for _ in range(200)]
+    assert phases.index(Phase.SETTLING) == 30 + 6 * 3
+
+
 def test_a_table_of_zeros_is_probed_at_another_k_without_further_pushes_where_the_policy_says_so() -> None:
     policy = LivePolicy(BOOT, MAX_K)
     policy.swap(flat(0))
