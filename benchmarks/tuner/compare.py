@@ -20,12 +20,12 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from benchmarks.tuner import page, picture
 from benchmarks.tuner.contestants import BY_NAME, CONTESTANTS, Contestant, courses
 from benchmarks.tuner.ledger import Ledger, ledger
+from paceline_operator.cli.get import console_of_output
 from paceline_operator.replay.courses import Course
 from paceline_operator.replay.engine import run
 from paceline_operator.replay.score import Case, Tally, cases, overall, tallies
@@ -151,7 +151,7 @@ def main() -> None:
     all_courses = courses()
     todo = [task for contestant in CONTESTANTS for task in tasks(contestant, all_courses, asked.seeds)]
     outcomes: dict[Task, Outcome] = {}
-    console = Console()
+    console = console_of_output()
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress, ProcessPoolExecutor(asked.processes) as pool:
         shown = progress.add_task("runs", total=len(todo))
