@@ -142,6 +142,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._lock = threading.Lock()
         self._open: dict[socket.socket, float] = {}
         """Deadline of every connection."""
+        self._collects = True
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -172,8 +173,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 request.shutdown(socket.SHUT_RDWR)
         try:
             self.backend.housekeep()
+            self._collects = True
         except Exception:
-            log.exception("Paceline: samples cannot be collected")
+            if self._collects:
+                log.exception("Paceline: samples cannot be collected; said once, until they can be again")
+            self._collects = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("Paceline: a control connection broke", exc_info=True)

@@ -72,6 +72,28 @@ def test_without_the_token_nothing_is_told_and_nothing_changes(
     assert parts.policy.plan is before
 
 
+def test_samples_that_cannot_be_collected_are_told_once_until_they_can_be_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = Parts()
+    phase: tuple[bool, threading.Semaphore] = (False, threading.Semaphore(0))
+
+    def housekeep() -> None:
+        fails, calls = phase
+        calls.release()
+        if fails:
+            raise RuntimeError
+
+    monkeypatch.setattr(parts.backend, "housekeep", housekeep)
+    with serving(parts) as server:
+        for failures in (1, 1, 2, 2):
+            phase = (not phase[0], threading.Semaphore(0))
+            for _ in range(3):  # when one call begins, what came of the one before is told
+                ask(server.port, "GET /state")
+                phase[1].acquire()
+            assert len([record for record in caplog.records if "cannot be collected" in record.message]) == failures
+
+
 def test_an_empty_token_file_lets_nobody_in(tmp_path: Path) -> None:
     (tmp_path / "current").write_text(f"{TOKEN}\n")
     (tmp_path / "previous").write_text("\n")
