@@ -41,8 +41,9 @@ def stages() -> list[str]:
     """What ran, and what did not and why."""
     body = [
         [f"`{name}`", stage["outcome"].splitlines()[-1][:160].replace("|", "/"), number(stage["seconds"], 0)]
-        for lane in LANES
-        for name, stage in read(f"lane_{lane}").get("stages", {}).items()
+        for name, stage in {
+            name: stage for lane in LANES for name, stage in read(f"lane_{lane}").get("stages", {}).items()
+        }.items()
     ]
     failed = [
         f"- engine `{name}` did not boot: {facts['failure']}"
@@ -124,7 +125,10 @@ def costs() -> list[str]:
             "plugin_over_static1": "plugin and schedule over static k, boot 1",
             "static2_over_static1": "static boot 2 over boot 1", "k0_over_no_drafter": "k=0 over no drafter",
         }  # fmt: skip
-        body = [[load, *(interval(at.get(name)) for name in names)] for load, at in boots.items()]
+        body = [
+            [load, *(interval(at.get(name)) for name in names)]
+            for load, at in sorted(boots.items(), key=lambda one: int(one[0]))
+        ]
         lines += [
             "## What a schedule costs, and a drafter that drafts nothing", "",
             f"Step time, percent; static k={read('boots')['k']}: engines of their own without plugin and schedule.",
@@ -248,8 +252,8 @@ def budget() -> list[str]:
     engines = read("preflight").get("engines", {})
     body = [
         [
-            name, *(f"{number(found['computed'][what])} / {number(found['measured'].get(what))}" for what in
-            ("weights_gib", "kv_tokens", "graphs_gib")),
+            name, *(f"{number(found['computed'][what], digits)} / {number(found['measured'].get(what), digits)}"
+            for what, digits in (("weights_gib", 2), ("kv_tokens", 0), ("graphs_gib", 2))),
             *(number(found["ratio"].get(what), 3) for what in ("weights_gib", "kv_tokens", "graphs_gib")),
         ]
         for name, found in engines.items() if "ratio" in found
@@ -325,11 +329,12 @@ def closed_loop() -> list[str]:
                 str(best), number(at["fixed_tok_s"][str(best)], 0), number(at.get("ratio_to_best"), 3),
                 number(at.get("ratio_to_best_beside"), 3),
                 number(at.get("off_tok_s"), 0), number(at.get("ratio_to_off")),
+                number(at["up"]["tok_s"] / at["fixed_tok_s"][str(best)], 3) if "up" in at else NOT_MEASURED,
             ]
         )  # fmt: skip
     head = (
         "requests", "k chosen", "tokens/s, last 15 s", "whole visit", "best fixed k", "its tokens/s", "ratio",
-        "ratio to it beside", "no drafter", "ratio",
+        "ratio to it beside", "no drafter", "ratio", "on the way up: ratio to the best fixed k",
     )  # fmt: skip
     lines = [
         "## The closed loop", "",
@@ -337,7 +342,8 @@ def closed_loop() -> list[str]:
         "down over the loads; scored on the last "
         "15 s of each downward visit, against every k pinned for 2 × 3 s on the way up and the drafter-less engine "
         "beside. The best of seven noisy windows is itself a little lucky, and minutes lie between; \"beside\" is the "
-        "same k pinned anew, right before and after the visit.", "",
+        "same k pinned anew, right before and after the visit. On the way up the tuner meets each load for the first "
+        "time.", "",
         f"![tokens per second by load]({PICTURE})", "", *table(head, body),
         f"- Lowest ratio to the best fixed k of a load: {number(found['ratio_to_oracle'], 3)}.",
         f"- The best single k in hindsight is {found['best_fixed_k']}; at its worst load it reaches "

@@ -121,7 +121,7 @@ def _schema(crd: Raw | None) -> Any:
 
 def _operator(found: Found, namespace: str, now: datetime) -> Iterator[Check]:
     if found.deployments is not None and not found.deployments:
-        remedy = f"helm install paceline charts/paceline --namespace {namespace} --create-namespace"
+        remedy = f"helm install paceline charts/paceline --namespace {namespace} --create-namespace, with your images"
         yield Check("operator", Grade.WARN, f"no Deployment of it in {namespace}", remedy)
     for deployment in found.deployments or ():
         yield _deployment(deployment, namespace, found.version)
