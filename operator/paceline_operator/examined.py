@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -31,8 +30,6 @@ MODELS: Mapping[str, type[ApiModel]] = {
     naming.KIND_EXPERIMENT: SpeculationExperiment,
     naming.KIND_PROFILE: SpeculationProfile,
 }
-LIKE = 0.8
-"""Share of letters in common (difflib) from which a kind is one of ours misspelt; no kind of Kubernetes comes near."""
 FEW_GRAPHS = 0.65
 """Share of a k's steps below which it is worth saying that they miss full CUDA graphs; default ladders are above it."""
 _ANY = Defaults(engine_image="engine", cpu_engine_image="engine", plugin_image="plugin")
@@ -78,11 +75,11 @@ def misspelt(raw: Mapping[str, Any], others: Sequence[str] = ()) -> Examined | N
     kind, version = str(raw.get("kind") or ""), str(raw.get("apiVersion") or "")
     if kind in MODELS or kind in others:
         return None
-    near = difflib.get_close_matches(kind, MODELS, 1, LIKE)
+    near = written.meant(kind, MODELS)
     ours = version.partition("/")[0] == naming.GROUP
     if kind and not near and not ours:
         return None
-    meant = f"is {near[0]} meant?" if near else f"{naming.API_VERSION} has {', '.join(MODELS)}"
+    meant = near or f"{naming.API_VERSION} has {', '.join(MODELS)}"
     text = f"kind {kind[:64]!r} is none of {naming.GROUP}: {meant}" if kind else f"it has no kind: {meant}"
     metadata = raw.get("metadata")
     name = str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
@@ -96,8 +93,8 @@ def examine(raw: Mapping[str, Any]) -> Examined:
     document = {key: value for key, value in raw.items() if key != "status"}
     try:
         parsed = MODELS[kind].model_validate(document)
-    except ValidationError as error:
-        return Examined(kind, name, False, _refused(map(written.refusal, error.errors(include_url=False))))
+    except ValidationError:
+        return Examined(kind, name, False, _refused(written.refusals(document, MODELS[kind])))
     remarks = [*_refused(written.mistakes(document, parsed)), *_refused(admission.of_schema(MODELS[kind], raw["spec"]))]
     if not isinstance(parsed, SpeculativeServing):
         verdict = judgement(kind, raw)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+from pydantic import ValidationError
 
 from paceline_operator import naming
 from paceline_operator.api.base import NAME_LENGTH, NAME_PATTERN, NAME_RULE, ApiModel
@@ -12,6 +15,8 @@ from paceline_operator.api.model import SOURCE_PATTERN
 from paceline_operator.api.serving import MULTI_NODE_NAME_LENGTH, MULTI_NODE_NAME_RULE, SpeculativeServing
 
 SOURCES = "hf://owner/name, s3://bucket/path, pvc://claim/path, oci://image or /path"
+LIKE = 0.8
+"""Share of letters in common (difflib) from which a name is another misspelt; no kind of Kubernetes is one of ours."""
 
 
 def mistakes(document: Mapping[str, Any], parsed: ApiModel) -> Iterator[str]:
@@ -42,8 +47,38 @@ def unread(document: Mapping[str, Any], parsed: ApiModel) -> list[str]:
         return ["a value contains itself (`&` and `*`)"]
 
 
-def refusal(detail: Mapping[str, Any]) -> str:
-    """An entry of ValidationError.errors(), with its input and context, in words: place, and what is wrong."""
+def refusals(document: Mapping[str, Any], model: type[ApiModel]) -> list[str]:
+    """Why `document` is no `model`: what is wrong or missing, and fields that nobody reads: one may be what is missing.
+
+    For a document that is refused: of one that is not, `unread` knows more.
+    """
+    try:
+        model.model_validate(document, extra="forbid", by_alias=True, by_name=False)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    else:
+        return []
+    missing = {detail["loc"] for detail in details if detail["type"] == "missing"}
+    return [
+        _unknown(detail["loc"], missing) if detail["type"] == "extra_forbidden" else _refusal(detail)
+        for detail in details
+        if detail["type"] != "extra_forbidden" or detail["loc"][0] != "metadata"
+    ]
+
+
+def meant(name: str, names: Collection[str]) -> str:
+    """`is method meant?` where `name` is one of `names` misspelt; empty: it is like none."""
+    near = difflib.get_close_matches(name, names, 1, LIKE)
+    return f"is {near[0]} meant?" if near else ""
+
+
+def _unknown(location: tuple[str | int, ...], missing: Collection[tuple[str | int, ...]]) -> str:
+    *parent, name = location
+    near = meant(str(name), [str(key) for *beside, key in missing if beside == parent])
+    return f"unknown field {place(location)}" + (f": {near}" if near else "")
+
+
+def _refusal(detail: Mapping[str, Any]) -> str:
     said = detail["msg"]
     if (detail.get("ctx") or {}).get("pattern") == SOURCE_PATTERN:
         given = str(detail["input"])

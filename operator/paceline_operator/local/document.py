@@ -19,7 +19,7 @@ from paceline_operator import naming
 from paceline_operator.api.base import ApiModel
 from paceline_operator.api.profiles import SpeculationProfile
 from paceline_operator.api.serving import SpeculativeServing
-from paceline_operator.api.written import misnamed, refusal, unread
+from paceline_operator.api.written import misnamed, refusals, unread
 from paceline_operator.local.loader import Loader
 from paceline_operator.local.mistake import UserError
 from paceline_operator.preflight import evidence, legality
@@ -164,9 +164,8 @@ def parse(model: type[M], document: dict[str, Any], path: Path) -> M:
     """A document as what its kind says it is, no field of it unread. Raises UserError."""
     try:
         parsed = model.model_validate(document)
-    except ValidationError as error:
-        lines = [refusal(item) for item in error.errors(include_url=False)]
-        raise UserError(f"{path}: {document['kind']}: " + "\n".join(lines)) from None
+    except ValidationError:
+        raise UserError(f"{path}: {document['kind']}: " + "\n".join(refusals(document, model))) from None
     if mistakes := unread(document, parsed):
         raise UserError(f"{path}: {document['kind']}: " + "\n".join(mistakes))
     return parsed
