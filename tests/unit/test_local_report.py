@@ -17,6 +17,7 @@ from paceline_operator import naming
 from paceline_operator.api.serving import SpeculativeServing
 from paceline_operator.local import report
 from paceline_operator.local.record import DecisionRecord, EngineRecord, PhaseRecord, Record
+from paceline_operator.local.tally import Cluster, Tally
 from paceline_operator.local.view import LiveView, PlainView, View, screen
 from paceline_operator.tuning.decide import settings_of, step
 from paceline_operator.tuning.model import Engine, Memory
@@ -123,6 +124,15 @@ def test_the_summary_tells_decisions_and_goodputs(record: Record) -> None:
     for made in record.decisions:
         assert made.decision.message in text
     assert "Phase 2: 16 requests of numbers; goodput of each k at load 16" in text
+
+
+@given(st.sets(st.integers(0, 5)))
+def test_a_k_that_was_not_compared_is_not_told_as_the_best(ks: set[int]) -> None:
+    tally = Tally()
+    tally.clusters.update({(4, k): [Cluster(1.0 + k, 1.0, 10)] * 2 for k in ks})
+    tally.table_clusters[4] = [Cluster(1.0, 1.0, 10)] * 2
+    best = "-" if not ks else str(max(ks))
+    assert report.best(tally) == best + (" (only one measured)" if len(ks) == 1 else "")
 
 
 def test_a_summary_without_decisions_says_why() -> None:

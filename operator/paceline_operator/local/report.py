@@ -203,10 +203,12 @@ def shares(tally: Tally) -> str:
 
 
 def best(tally: Tally) -> str:
-    """The k of the largest goodput measured at the phase's load."""
+    """The k of the largest goodput measured at the phase's load; told where it was compared to none."""
     load = tally.load()
     found = tally.sweep(load) if load is not None else {}
-    return str(max(found, key=lambda k: found[k][0].value)) if found else "-"
+    if not found:
+        return "-"
+    return f"{max(found, key=lambda k: found[k][0].value)}{' (only one measured)' * (len(found) == 1)}"
 
 
 def _load(phase: PhaseRecord) -> str:
