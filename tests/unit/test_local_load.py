@@ -83,6 +83,46 @@ async def test_concurrency_rises_at_once_and_falls_as_requests_finish() -> None:
     await driver.stop()
 
 
+async def test_requests_of_before_are_left_over_until_they_are_answered() -> None:
+    server = Server()
+    driver = loop(server)
+    driver.change(4, Text.COPY)
+    await server.settle()
+    assert driver.left_over == 0
+    driver.change(6, Text.COPY)
+    assert driver.left_over == 0, "they are of this phase too"
+    await server.settle()
+    driver.change(2, Text.COPY)
+    assert driver.left_over == 4
+    driver.change(2, Text.NUMBERS)
+    assert driver.left_over == 6
+    for left in (5, 4, 3, 2, 1, 0, 0):
+        await server.release()
+        assert driver.left_over == left
+    await driver.stop()
+
+
+@given(st.lists(st.one_of(st.just(None), st.tuples(st.integers(0, 4), st.sampled_from(Text))), max_size=12))
+async def test_what_is_left_over_is_what_is_answered_before_all_is_as_wanted(
+    steps: list[tuple[int, Text] | None],
+) -> None:
+    """A step is a change, or an answer to the oldest request. Then all of that time are answered, and none is sent."""
+    server = Server()
+    driver = loop(server)
+    wanted = (0, Text.COPY)
+    for step in steps:
+        if step:
+            driver.change(*step)
+            wanted = step
+            await server.settle()
+        else:
+            await server.release()
+        assert driver.left_over >= len(server.waiting) - wanted[0]
+    await server.release(len(server.waiting))
+    assert (driver.left_over, len(server.waiting)) == (0, wanted[0])
+    await driver.stop()
+
+
 async def test_requests_are_greedy_bounded_and_spread_over_engines() -> None:
     server = Server()
     driver = loop(server, ("http://one.test", "http://two.test"))

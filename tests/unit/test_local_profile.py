@@ -104,6 +104,20 @@ class Local:
         return body
 
 
+async def test_a_pass_with_requests_of_the_phase_before_is_counted_apart() -> None:
+    one = Local()
+    (phase,) = one.record.phases
+    for left_over in (3, 1, 0, 0, 0):
+        phase.left_over = left_over
+        await one.once()
+    seconds = one.passes.settings.interval_seconds
+    assert (phase.drain.seconds, phase.tally.seconds) == (2 * seconds, 3 * seconds)
+    assert min(phase.drain.tokens, phase.tally.tokens, sum(phase.drain.steps_by_k.values())) > 0
+    total = one.record.total()
+    assert (total.seconds, total.tokens) == (5 * seconds, phase.drain.tokens + phase.tally.tokens)
+    assert sum(total.steps_by_k.values()) == sum((phase.drain.steps_by_k + phase.tally.steps_by_k).values())
+
+
 async def test_what_one_run_learnt_is_where_the_next_one_starts(tmp_path: Path) -> None:
     first = Local()
     await first.until_known()

@@ -135,6 +135,23 @@ def test_a_k_that_was_not_compared_is_not_told_as_the_best(ks: set[int]) -> None
     assert report.best(tally) == best + (" (only one measured)" if len(ks) == 1 else "")
 
 
+def test_the_rows_leave_out_what_is_left_of_the_phase_before_and_say_so() -> None:
+    one = recorded(RUN)
+    assert "phase before" not in report.summary(one) + shown(PlainView, one)
+    before = report.build(one)
+    phase = one.phases[-1]
+    row = next(line for line in report.summary(one).splitlines() if line.startswith("| 16 | numbers"))
+    phase.drain.seconds, phase.drain.tokens, phase.left_over = 24.2, 99_999, 19
+    phase.drain.steps_by_k[3] = 9_999
+    assert row in report.summary(one)
+    assert "were still answered: 24 s of phase 2.\n" in report.summary(one)
+    assert "sends 16 at a time (numbers), 19 of the phase before go on |" in shown(PlainView, one)
+    found = report.build(one)
+    assert [phase["drain_seconds"] for phase in found["phases"]] == [0, 24.2]
+    assert found["phases"][1]["seconds"] == round(before["phases"][1]["seconds"] + 24.2, 1)
+    assert found["phases"][1]["tokens_per_second"] == before["phases"][1]["tokens_per_second"]
+
+
 def test_a_summary_without_decisions_says_why() -> None:
     slow = report.summary(recorded(((16, "numbers", 1),)))
     assert "- none: not every k of the ladder is measured at 16 requests yet" in slow

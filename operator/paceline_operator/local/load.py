@@ -43,6 +43,8 @@ class ClosedLoop:
         self._text: Text | None = None
         self._wanted = 0
         self._workers: dict[int, asyncio.Task[None]] = {}
+        self._out: dict[int, Text] = {}
+        """Workers whose request is not answered yet, and what it is of."""
         self._http = httpx.AsyncClient(
             transport=transport,
             trust_env=False,
@@ -56,6 +58,11 @@ class ClosedLoop:
     def in_flight(self) -> int:
         """Workers that have a request out or are about to."""
         return sum(not task.done() for task in self._workers.values())
+
+    @property
+    def left_over(self) -> int:
+        """Requests out that would not be sent now: of another text, or more than are wanted."""
+        return sum(number >= self._wanted or text is not self._text for number, text in self._out.items())
 
     def change(self, concurrency: int, text: Text) -> None:
         """From now on, `concurrency` requests of `text`: new ones start at once, surplus ones are not followed."""
@@ -77,7 +84,11 @@ class ClosedLoop:
     async def _work(self, number: int) -> None:
         url = f"{self._urls[number % len(self._urls)]}/v1/completions"
         while number < self._wanted and self._text is not None:
-            failure = await self._request(url, prompt(self._text, self._random))
+            self._out[number] = self._text
+            try:
+                failure = await self._request(url, prompt(self._text, self._random))
+            finally:
+                del self._out[number]
             if failure is None:
                 self.completed += 1
                 continue

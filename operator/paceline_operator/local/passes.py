@@ -144,13 +144,14 @@ class Passes:
     def _count(self, engines: Sequence[Engine], step: Step, now: float) -> None:
         phase = self._record.phases[-1]
         phase.table = step.table
-        phase.tally.seconds += now - self.last
+        tally = phase.drain if phase.left_over else phase.tally
+        tally.seconds += now - self.last
         for seen, kept in zip(engines, self._record.engines, strict=True):
             if seen.state is None or seen.samples is None:
                 continue
             kept.state = seen.state
-            phase.tally.add(seen.samples)
+            tally.add(seen.samples)
             boot, tokens = self._tokens.get(seen.name, ("", 0))
             generated = seen.samples.gauges.generation_tokens
-            phase.tally.tokens += generated - tokens if boot == seen.samples.boot_id else generated
+            tally.tokens += generated - tokens if boot == seen.samples.boot_id else generated
             self._tokens[seen.name] = (seen.samples.boot_id, generated)

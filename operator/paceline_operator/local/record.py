@@ -19,6 +19,10 @@ class PhaseRecord:
     """None: there is no load of ours."""
     text: str | None
     tally: Tally = field(default_factory=Tally)
+    drain: Tally = field(default_factory=Tally)
+    """Of the passes in which requests of the phase before were still answered: theirs is another load or text."""
+    left_over: int = 0
+    """Requests of the phase before that were out when the pass before ended."""
     table: tuple[int, ...] = ()
     """Dense table in force at its end."""
 
@@ -77,6 +81,7 @@ class Record:
         total = Tally()
         for phase in self.phases:
             total.merge(phase.tally)
+            total.merge(phase.drain)
         return total
 
     def ratio_to_k0(self) -> Interval | None:

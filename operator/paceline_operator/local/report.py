@@ -77,7 +77,8 @@ def _phase(phase: PhaseRecord) -> dict[str, Any]:
     return {
         "concurrency": phase.concurrency,
         "text": phase.text,
-        "seconds": round(tally.seconds, 1),
+        "seconds": round(tally.seconds + phase.drain.seconds, 1),
+        "drain_seconds": round(phase.drain.seconds, 1),
         "table": [{"from_requests": start, "k": k} for start, k in compress(phase.table)],
         "k_in_force": {str(k): steps for k, steps in sorted(tally.steps_by_k.items()) if steps},
         "probe_steps": {str(k): steps for k, steps in sorted(tally.probe_steps_by_k.items()) if steps},
@@ -148,6 +149,7 @@ def summary(record: Record) -> str:
             ),
             [_phase_row(phase) for phase in record.phases],
         )
+        lines += _drained(record.phases)
     lines += ["", "## Decisions", ""]
     lines += [
         f"- {made.at_seconds:.0f} s, {made.decision.reason.value}: {made.decision.message}" for made in record.decisions
@@ -180,6 +182,17 @@ def _undecided(record: Record) -> str:
         f"{step.message}. There were {steps} steps in {total.seconds:.0f} s, and a decision needs about "
         f"{MIN_STEPS:.0f} at each k: this machine is too slow or too busy for this load, or the run was too short"
     )
+
+
+def _drained(phases: Sequence[PhaseRecord]) -> list[str]:
+    """What the rows leave out, as a paragraph below them."""
+    seconds = [
+        f"{phase.drain.seconds:.0f} s of phase {number}"
+        for number, phase in enumerate(phases, start=1)
+        if phase.drain.seconds
+    ]
+    told = "Without the time in which requests of the phase before were still answered: "
+    return ["", f"{told}{', '.join(seconds)}."] if seconds else []
 
 
 def _phase_row(phase: PhaseRecord) -> tuple[str, ...]:

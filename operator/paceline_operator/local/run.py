@@ -205,6 +205,7 @@ class Run:
             until = end if phase is None or last else min(passes.last + phase.duration_seconds, end)
             self._enter(phase)
             while not self._stop.is_set() and passes.last < until:
+                self._record.phases[-1].left_over = self._loop.left_over if self._loop else 0
                 await self._sleep(min(passes.settings.interval_seconds, until - passes.last))
                 await passes.once()
                 self._count()

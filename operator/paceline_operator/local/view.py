@@ -66,7 +66,7 @@ class PlainView:
             f"{record.seconds:6.1f} s",
             "requests from outside"
             if phase.concurrency is None
-            else f"sends {phase.concurrency} at a time ({phase.text})",
+            else f"sends {phase.concurrency} at a time ({phase.text}){left_over(phase)}",
             f"load {step.load if step.load is not None else 'idle'}",
             f"k {step.k if step.k is not None else '-'}",
             f"table {rows(step.table)}",
@@ -128,6 +128,11 @@ def rows(table: tuple[int, ...]) -> str:
     return " ".join(f"{start}:{k}" for start, k in compress(table))
 
 
+def left_over(phase: PhaseRecord) -> str:
+    """Why a phase that goes on may have no numbers."""
+    return f", {phase.left_over} of the phase before go on" if phase.left_over else ""
+
+
 def _head(record: Record, phase: PhaseRecord) -> RenderableType:
     step, tally = record.step, phase.tally
     assert step is not None
@@ -136,8 +141,8 @@ def _head(record: Record, phase: PhaseRecord) -> RenderableType:
     grid.add_row("engines", f"{pids}; {record.restarts} restarts")
     grid.add_row(
         "load",
-        f"{'from outside' if phase.concurrency is None else f'{phase.concurrency} requests of {phase.text}'}, "
-        f"bucket {step.load if step.load is not None else 'idle'}; "
+        f"{'from outside' if phase.concurrency is None else f'{phase.concurrency} requests of {phase.text}'}"
+        f"{left_over(phase)}, bucket {step.load if step.load is not None else 'idle'}; "
         f"{record.completed_requests} completed, {record.failed_requests} failed",
     )
     grid.add_row("table", f"{rows(step.table)}  (from requests:k, generation {step.generation})")
