@@ -1,5 +1,6 @@
 """Report and view of a run: what they promise is in them, whatever the run had time to measure."""
 
+import dataclasses
 import io
 import json
 import re
@@ -200,6 +201,38 @@ def test_plain_lines_tell_a_pass_and_each_decision_once(record: Record) -> None:
     assert "table 1:" in text
     assert "[bold]said[/bold]" in text
     assert "\x1b" not in text
+
+
+@given(st.lists(st.tuples(st.sampled_from("ABC"), st.lists(st.sampled_from("ABC"), max_size=2)), max_size=8))
+def test_plain_lines_say_why_only_where_it_is_new(record: Record, passes: list[tuple[str, list[str]]]) -> None:
+    """(the step's message, those of the decisions made in it) a pass."""
+    made, one = record.decisions[0], dataclasses.replace(record, decisions=[])
+    output, before, wanted = io.StringIO(), "", []
+    view = PlainView(Console(file=output))
+    for message, decisions in passes:
+        assert one.step is not None
+        one.step = dataclasses.replace(one.step, reason=made.decision.reason, message=message)
+        one.decisions += [
+            dataclasses.replace(made, decision=dataclasses.replace(made.decision, message=text)) for text in decisions
+        ]
+        view.update(one)
+        wanted += ["" if message in (before, *decisions) else message, *(f"DECISION {text}" for text in decisions)]
+        before = message
+    said = re.findall(
+        rf"failed(?: \| {made.decision.reason.value}: (.))?$|(DECISION) \w+: (.)$", output.getvalue(), re.M
+    )
+    assert [why or f"{decision} {text}".strip() for why, decision, text in said] == wanted
+
+
+def test_a_line_of_an_engine_is_cut_and_what_paceline_says_is_not() -> None:
+    output = io.StringIO()
+    view = PlainView(Console(file=output))
+    view.starting("one-0", 67.0, "config: " + "x" * 4000)
+    view.starting("one-0", 68.0, "short\x1b")
+    view.say("y" * 4000)
+    first, second, said = output.getvalue().splitlines()
+    assert len("one-0 starting, 67 s: config: ") < len(first) < 250
+    assert (second, len(said)) == ("one-0 starting, 68 s: short", 4000)
 
 
 def test_the_screen_shows_load_table_positions_ks_and_decisions(record: Record) -> None:

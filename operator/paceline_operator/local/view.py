@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline_engine.protocol import compress
+from paceline_operator.clients.answers import clip
 from paceline_operator.local.record import PhaseRecord, Record
 from paceline_operator.local.report import shares
 from paceline_operator.tuning.model import BucketView, Interval
@@ -44,6 +45,7 @@ class PlainView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last_line = ""
+        self._last_why = ""
         self._told = 0
 
     def say(self, text: str) -> None:
@@ -54,10 +56,10 @@ class PlainView:
         """Only lines that differ: a log of a start is not twice as good with every line twice."""
         if line and line != self._last_line:
             self._last_line = line
-            self.say(f"{engine} starting, {seconds:.0f} s: {line}")
+            self.say(f"{engine} starting, {seconds:.0f} s: {clip(line)}")
 
     def update(self, record: Record) -> None:
-        """The state in one line, then what was decided."""
+        """The state in one line, with why it is so where that is new and no decision; then what was decided."""
         step, phase = record.step, record.phase
         if step is None or phase is None:
             return
@@ -74,12 +76,17 @@ class PlainView:
             f"firing {_percent(tally.firing_rate)}",
             f"{_number(tally.tokens_per_second, 0)} tok/s",
             f"{record.completed_requests} done, {record.failed_requests} failed",
-            f"{step.reason.value}: {step.message}",
         ]
+        why = f"{step.reason.value}: {step.message}"
+        decisions = [
+            f"{made.decision.reason.value}: {made.decision.message}" for made in record.decisions[self._told :]
+        ]
+        if why not in (self._last_why, *decisions):
+            parts.append(why)
         self.say(" | ".join(parts))
-        for made in record.decisions[self._told :]:
-            self.say(f"  DECISION {made.decision.reason.value}: {made.decision.message}")
-        self._told = len(record.decisions)
+        for decision in decisions:
+            self.say(f"  DECISION {decision}")
+        self._last_why, self._told = why, len(record.decisions)
 
     def close(self) -> None:
         """Nothing to leave."""
@@ -99,7 +106,7 @@ class LiveView:
     def starting(self, engine: str, seconds: float, line: str) -> None:
         """The last line of the log, in place."""
         text = Text(f"{engine} starting, {seconds:.0f} s  ", style="bold")
-        self._live.update(text.append(line, style="dim"), refresh=True)
+        self._live.update(text.append(clip(line), style="dim"), refresh=True)
 
     def update(self, record: Record) -> None:
         """Draw the record."""
