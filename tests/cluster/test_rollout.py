@@ -160,6 +160,7 @@ def test_a_bad_canary_is_taken_back_by_itself_and_stays_so(relay: Relay) -> None
         relay.kill()
         place.wait("the canary to go", lambda: place.get("Deployment", "chat-canary") is None)
         assert template(place) == before, "byte for byte"
+        place.wait("its pod to go", lambda: len(kubelet.pods()) == len(first))  # the garbage collector comes later
         assert {pod["metadata"]["name"] for pod in kubelet.pods()} == first, "no pod of the others was touched"
         (event,) = place.events("GoodputLost")
         assert event["type"] == "Warning"
@@ -169,4 +170,5 @@ def test_a_bad_canary_is_taken_back_by_itself_and_stays_so(relay: Relay) -> None
         place.patch(naming.KIND_SERVING, "chat", {"spec": {"engine": {"maxModelLen": None}}})
         place.condition("chat", "Progressing", "Settled")
         assert (rollout(place)["phase"], rollout(place)["revision"]) == ("Steady", made)
+        place.wait("its pod to go again", lambda: len(kubelet.pods()) == len(first))
         assert {pod["metadata"]["name"] for pod in kubelet.pods()} == first
