@@ -1,6 +1,8 @@
 """docs/h200.md from the result files: every figure on that page is read here, none is typed.
 
 Usage: python benchmarks/h200/report.py (`--check`: exit status 1 where the page differs). The picture: picture.py.
+
+Long because it is the page: one function a section, in the page's order, with the words around each figure.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ def environment() -> list[str]:
 
 def stages() -> list[str]:
     """What ran, and what did not and why."""
+    newest: dict[str, Any] = {}
+    for lane in LANES:
+        newest |= read(f"lane_{lane}").get("stages", {})
     body = [
         [f"`{name}`", stage["outcome"].splitlines()[-1][:160].replace("|", "/"), number(stage["seconds"], 0)]
-        for name, stage in {
-            name: stage for lane in LANES for name, stage in read(f"lane_{lane}").get("stages", {}).items()
-        }.items()
+        for name, stage in newest.items()
     ]
     failed = [
         f"- engine `{name}` did not boot: {facts['failure']}"
