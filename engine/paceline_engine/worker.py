@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paceline_engine import graphs
+from paceline_engine.estimate import Estimate
 from paceline_engine.protocol import Cost, Verification, VerificationPolicy
 
 SEAM = ("get_num_tokens", "set_cost_curves", "cost_tables", "num_bonus_tokens", "_max_total_logits")
@@ -116,7 +117,7 @@ def report(worker: Any) -> Report:
 class Trim:
     """One rank's AV manager in our hands: how much of the drafts it verifies, and how much that was."""
 
-    def __init__(self, manager: Any) -> None:
+    def __init__(self, manager: Any, estimator: Any = None) -> None:
         """Raises AttributeError where the manager is of another shape, ValueError where it has no costs yet."""
         if missing := [name for name in SEAM if not hasattr(manager, name)]:
             raise AttributeError(f"{type(manager).__name__} has no {', '.join(missing)}")
@@ -127,6 +128,7 @@ class Trim:
         self._tables = manager.cost_tables
         self._limit = int(manager._max_total_logits)
         self._bonus = int(manager.num_bonus_tokens)
+        self._estimate = Estimate(manager, estimator)
         self._policy: VerificationPolicy | None = None
         self._cap: int | None = None
         self._drafted = 0
@@ -142,7 +144,13 @@ class Trim:
         if self._cap is not None:
             room = len(num_tokens_per_req) * self._bonus + self._cap
             self._manager._max_total_logits = min(self._limit, room)
-        tokens: int = self._choose(num_tokens_per_req, draft_tokens)
+        tables = self._manager.cost_tables
+        if self._estimate.lost(num_tokens_per_req):
+            self._manager.cost_tables = (tables[0], _falling(len(tables[1])))
+        try:
+            tokens: int = self._choose(num_tokens_per_req, draft_tokens)
+        finally:
+            self._manager.cost_tables = tables
         drafted = sum(map(len, draft_tokens.values()))
         self._drafted += drafted
         self._verified += tokens - sum(num_tokens_per_req.values()) + drafted
@@ -183,7 +191,8 @@ def _trim(worker: Any) -> Trim:
         raise ValueError("there is no adaptive verification in this worker")
     ours: Trim | None = getattr(manager, _OURS, None)
     if ours is None:
-        ours = Trim(manager)
+        speculator = getattr(worker.model_runner, "speculator", None)
+        ours = Trim(manager, getattr(speculator, "acceptance_estimator", None))
         setattr(manager, _OURS, ours)
     return ours
 

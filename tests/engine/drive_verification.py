@@ -17,10 +17,11 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import torch
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
 from vllm.v1.worker.gpu.spec_decode import adaptive_verification as av
 
-from paceline_engine import verification, worker
+from paceline_engine import estimate, verification, worker
 from paceline_engine.protocol import Cost, Verification, VerificationPolicy
 
 K, REQUESTS, TOKENS, LIMIT, GRAPHS = 5, 64, 512, 300, 256
@@ -152,6 +153,44 @@ def by_policy() -> dict[str, Any]:
     }
 
 
+def unknown() -> dict[str, Any]:
+    """Budgets of a full step while the estimate of one of its requests is no number, and once it is one again."""
+    made = manager()
+    estimator = SimpleNamespace(
+        slope=torch.full((1,), 0.5), intercepts=torch.full((K,), -0.2), info=torch.zeros(K, 3), grad=torch.zeros(K, 2),
+        counts=torch.zeros(K), features=torch.ones(REQUESTS, K), predictions=torch.full((REQUESTS, K), 0.3),
+    )  # fmt: skip
+    runner = SimpleNamespace(adaptive_verification=made, speculator=SimpleNamespace(acceptance_estimator=estimator))
+    one = SimpleNamespace(model_runner=runner)
+    worker.report(one)
+    whole = made._stale_confidences[0].np.copy()
+    told: dict[str, Any] = {"known": budget(one, 40, K)}
+    for mode in Verification:
+        report = worker.verify(one, VerificationPolicy(mode=mode, cap=20 if mode is Verification.CAPPED else None))
+        assert not report.error, report.error
+        made._stale_confidences[0].np[3, 2] = np.nan
+        told[str(mode)] = budget(one, 40, K)
+        made._stale_confidences[0].np[:] = whole
+    worker.verify(one, None)
+    for values in vars(estimator).values():
+        values.fill_(float("nan"))
+    for _ in range(estimate.REST_STEPS):
+        made._stale_confidences[0].np[3, 2] = np.nan
+        told["at all"] = budget(one, 40, K)
+    told["numbers"] = [bool(torch.isfinite(values).all()) for values in vars(estimator).values()]
+    told["start"] = [round(float(values[0]), 6) for values in (estimator.slope, estimator.intercepts)]
+    made._stale_confidences[0].np[:] = whole
+    told["again"] = budget(one, 40, K)
+    made._stale_confidences[0].np[50, 0] = np.nan
+    told["of another"] = budget(one, 40, K)
+    alone = manager()
+    alone._stale_confidences[0].np[3, 2] = np.nan
+    alone.cost_tables = (alone.cost_tables[0], np.linspace(2.0, 1.0, len(alone.cost_tables[1])))
+    names = [str(n) for n in range(40)]
+    told["vllm"] = alone.get_num_tokens(dict.fromkeys(names, 1 + K), {name: [-1] * K for name in names}) - 40
+    return told
+
+
 def under_load(seed: int) -> dict[str, Any]:
     """200 changes with two steps in flight all the while."""
     queues = Queues()
@@ -194,4 +233,4 @@ def under_load(seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    json.dump({"by_policy": by_policy(), "under_load": under_load(int(sys.argv[1]))}, sys.stdout)
+    json.dump({"by_policy": by_policy(), "unknown": unknown(), "under_load": under_load(int(sys.argv[1]))}, sys.stdout)

@@ -71,6 +71,16 @@ def test_other_costs_move_the_choice_as_they_should(told: dict[str, Any]) -> Non
     assert sum(found["budgets"]["cheap"]) > sum(found["budgets"]["booted"])
 
 
+def test_an_estimate_that_is_no_number_is_no_reason_to_verify_nothing_and_begins_anew(told: dict[str, Any]) -> None:
+    found = told["unknown"]
+    assert found["vllm"] == 1, "vLLM by itself verifies one draft of a batch, even where all pay: it has mended that?"
+    assert (found["All"], found["Adaptive"], found["at all"]) == (200, 200, 200)
+    assert found["Capped"] == 20
+    assert all(found["numbers"])
+    assert found["start"] == [0.5, -0.2]
+    assert found["again"] == found["of another"] == found["known"] < 200
+
+
 def test_counts_are_those_of_the_steps(told: dict[str, Any]) -> None:
     found = told["by_policy"]
     assert found["drafted"] == len(found["budgets"]) * K * sum(found["sizes"])
