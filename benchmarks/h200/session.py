@@ -117,9 +117,9 @@ def single(lane: Lane) -> None:
         quiet = str(lane.out.resolve() / ".quiet")
         engines += [options(8853, "0", "av", kv_gib=20.0, verification=True, quiet=quiet)]
     lane.boot(engines)
-    lane.stage("overhead", 360, lambda lane: arms.overhead(lane, "main"))
     lane.stage("closed_loop", 780, lambda lane: closed_loop.run(lane, "main", "off"))
     lane.stage("closed_loop_verification", 340, lambda lane: closed_loop.run_verification(lane, "av"))
+    lane.stage("overhead", 360, lambda lane: arms.overhead(lane, "main"))
 
 
 def text_lane(lane: Lane, model: Path) -> None:
