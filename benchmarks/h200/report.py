@@ -398,16 +398,16 @@ def _lost_estimate(drift_pct: float) -> list[str]:
         at["ratio_to_tuner_without_av"]
         for at in read(f"{EARLIER_LOOPS}/closed_loop")["tuner_with_av"]["by_load"].values()
     ]
+    length = end["tokens"] / end["steps"] / end["load"]
     return [
         "These rows say nothing about AV: during the first of these visits vLLM's estimate of survival became no "
-        "number (NaN), by all that the counts tell. From then on its manager verified one draft of the whole batch in a "
-        "step, in mode All too: "
-        f"{number(last - first, 0)} drafts in the {number(steps, 0)} steps that had some, of all visits after "
-        f"the first, and a reference cell of k={next(iter(end['k']))} that ended with an acceptance length of "
-        f"{number(end['tokens'] / end['steps'] / end['load'])}. The tuner saw that drafts were worth nothing "
-        "and went to k=0 and 1. The plugin now verifies all in such steps and begins the estimate anew, which is tested "
-        "with vLLM's own manager and was not measured on a GPU yet. In an earlier run, in which nothing of that happened, the tuner "
-        f"reached {number(min(earlier))} to {number(max(earlier))} of itself without AV "
+        "number (NaN), by all that the counts tell. From then on its manager verified one draft of the whole batch in "
+        f"a step, in mode All too: {number(last - first, 0)} drafts in the {number(steps, 0)} steps that had some, of "
+        f"all visits after the first, and a reference cell of k={next(iter(end['k']))} that ended with an acceptance "
+        f"length of {number(length)}. The tuner saw that drafts were worth nothing and went to k=0 and 1. The plugin "
+        "now verifies all in such steps and begins the estimate anew, which is tested with vLLM's own manager and was "
+        "not measured on a GPU yet. In an earlier run, in which nothing of that happened, the tuner reached "
+        f"{number(min(earlier))} to {number(max(earlier))} of itself without AV "
         f"([result](../benchmarks/results/h200/{EARLIER_LOOPS}/closed_loop.json)).", "",
     ]  # fmt: skip
 
