@@ -23,7 +23,7 @@ class Estimate:
     """One rank's estimate: whether a step can be decided by it."""
 
     def __init__(self, manager: Any, estimator: Any) -> None:
-        """Before the first request. `estimator` None, or of another shape: steps are still kept from what is no number."""
+        """Before the first request. `estimator` None, or of another shape: it stays as it is, and all is verified."""
         self._manager = manager
         self._estimator = estimator
         self._rest = 0

@@ -9,7 +9,7 @@ import pytest
 from paceline_operator.replay.contest import Setup, Tuner
 from paceline_operator.replay.courses import geometric
 from paceline_operator.replay.engine import run
-from paceline_operator.replay.world import Arm, Run, Scenario, Visit
+from paceline_operator.replay.world import Arm, Prompts, Run, Scenario, Visit
 
 LENGTHS = {7: 3.81, 5: 3.43, 4: 3.16, 3: 2.81, 2: 2.355, 1: 1.769, 0: 1.0}
 STEP_MS = {
@@ -22,13 +22,39 @@ STEP_MS = {
 }
 """Means of the two windows of every fixed k, and over loads of the acceptance lengths, of
 benchmarks/results/h200/closed_loop_raw.json of 2026-11-30: a step with the prompts that came meanwhile."""
+BARE_MS = {
+    1: (8.05, 7.12, 6.69, 6.21, 5.73, 5.28, 5.22),
+    8: (8.50, 7.58, 7.18, 6.60, 6.05, 5.46, 5.35),
+    32: (12.05, 11.0, 10.1, 9.5, 7.3, 6.6, 5.95),
+    64: (19.2, 16.8, 14.5, 11.2, 10.5, 8.6, 6.5),
+    128: (35.0, 28.4, 25.0, 19.5, 16.8, 12.5, 8.0),
+    256: (63.5, 55.0, 44.8, 37.2, 28.9, 19.3, 12.6),
+}
+LAUNCH_MS = {1: 8.5, 8: 9.5, 32: 12.5, 64: 16.5, 128: 20.0, 256: 30.0}
+"""Of the same means, what steps without prompts and the launching of one with a prompt may take, so that with 96 tokens
+of prompt to 512 of reply they come to about those means: at 128 and 256 requests by what the tuner believed of steps
+without in that run and the one of 2026-12-01; below, where few steps have prompts, a guess."""
+PROMPT_TOKENS, REPLY_TOKENS, PROMPT_TOKEN_SECONDS = 96, 512, 8e-6
 VISIT_SECONDS, SCORED_SECONDS, INTERVAL_SECONDS, NOISE = 30.0, 15.0, 2.0, 0.02
 
 
-def course() -> Scenario:
+def course(prompts: bool) -> Scenario:
     """Up and down once."""
-    visits = [Visit(load, VISIT_SECONDS, _arms(ms)) for load, ms in STEP_MS.items()]
+    if prompts:
+        visits = [Visit(load, VISIT_SECONDS, _arms(ms), "", _prompts(load)) for load, ms in BARE_MS.items()]
+    else:
+        visits = [Visit(load, VISIT_SECONDS, _arms(ms)) for load, ms in STEP_MS.items()]
     return Scenario(Setup(tuple(LENGTHS), 256, interval_seconds=INTERVAL_SECONDS), (*visits, *visits[::-1]), NOISE)
+
+
+def _prompts(load: int) -> Prompts:
+    return Prompts(
+        tokens=PROMPT_TOKENS,
+        reply_tokens=REPLY_TOKENS,
+        step_seconds=0.0,
+        token_seconds=PROMPT_TOKEN_SECONDS,
+        least_seconds=LAUNCH_MS[load] / 1000,
+    )
 
 
 def _arms(step_ms: tuple[float, ...]) -> dict[int, Arm]:
@@ -47,9 +73,10 @@ def ratio(scenario: Scenario, played: Run, visit: int, seconds: float) -> float:
     return got / sum(sum(one.seconds.values()) for one in windows) / max(rates.values())
 
 
+@pytest.mark.parametrize("prompts", [False, True], ids=["decode only", "with prompts"])
 @pytest.mark.parametrize("seed", range(4))
-def test_visits_of_half_a_minute(seed: int) -> None:
-    scenario = course()
+def test_visits_of_half_a_minute(seed: int, prompts: bool) -> None:
+    scenario = course(prompts)
     tuner = Tuner.of(scenario.setup)
     played = run(scenario, tuner, np.random.default_rng(seed))
     down = range(len(STEP_MS), 2 * len(STEP_MS))

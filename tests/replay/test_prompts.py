@@ -105,8 +105,9 @@ def test_short_visits_are_enough() -> None:
         Prompts(tokens=512, reply_tokens=192, step_seconds=0.02, token_seconds=25e-6),
         Prompts(tokens=8192, reply_tokens=256, step_seconds=0.003, token_seconds=25e-6),
         Prompts(tokens=512, reply_tokens=192, step_seconds=0.0, token_seconds=1e-7),
+        Prompts(tokens=512, reply_tokens=192, step_seconds=0.0, token_seconds=25e-6, least_seconds=0.02),
     ],
-    ids=["every step", "another graph", "long prompts", "for nothing"],
+    ids=["every step", "another graph", "long prompts", "for nothing", "slow to launch"],
 )
 def test_whatever_prompts_cost_the_best_k_is_found(prompts: Prompts) -> None:
     """Of long prompts a few in flight are a full engine."""

@@ -1,4 +1,4 @@
-"""An estimate of survival that is no number: told once, cured as far as there is something to cure, never in the way."""
+"""An estimate of survival that is no number: told once, cured as far as something can cure it, never in the way."""
 
 from __future__ import annotations
 

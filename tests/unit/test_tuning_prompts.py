@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,9 +37,12 @@ def cell(
     tokens: int = 512,
     load: int = LOAD,
     price: float = TOKEN,
+    launch: float = 0.0,
 ) -> CostCell:
-    """Steps at `k` in each of which `begun` requests began, whose prompts have `tokens`."""
-    added = OFFSET * (begun > 0) + price * begun * tokens
+    """Steps at `k` in each of which `begun` requests began, whose prompts have `tokens`; with any, at least `launch`
+    seconds."""
+    once = max(0.0, launch - BARE[k]) if launch else OFFSET
+    added = once * (begun > 0) + price * begun * tokens
     seconds = steps * (BARE[k] + added) * math.exp(rng.normal(0, noise))
     return CostCell(
         load=load,
@@ -58,12 +62,14 @@ def cell(
     )
 
 
-def learnt(begun: Mapping[int, Iterable[int]], windows: int = 12, seed: int = 0, steps: int = 16) -> Cost:
+def learnt(
+    begun: Mapping[int, Iterable[int]], windows: int = 12, seed: int = 0, steps: int = 16, launch: float = 0.0
+) -> Cost:
     """What is known after windows in which each k had these kinds of steps."""
     rng = np.random.default_rng(seed)
     found = cost.empty(LOADS, LADDER)
     for number in range(windows):
-        cells = [cell(k, count, steps, rng) for k, kinds in begun.items() for count in kinds]
+        cells = [cell(k, count, steps, rng, launch=launch) for k, kinds in begun.items() for count in kinds]
         found = correct.learn(found, {"pod": cells}, 10.0, 10.0 * (number + 1))
     return found
 
@@ -100,6 +106,64 @@ def test_what_prompts_add_is_told_from_what_k_costs() -> None:
         found = learnt(BOTH, seed=seed)
         for k in LADDER:
             assert bare(found, k) == pytest.approx(BARE[k], rel=0.03)
+
+
+@pytest.mark.parametrize("launch", [0.0, 0.0085, 0.011, 0.02])
+def test_what_launching_takes_is_hidden_by_the_longer_steps_of_larger_ks(launch: float) -> None:
+    """What is believed of a usual step of each k."""
+    for seed in range(4):
+        found = learnt(dict.fromkeys(LADDER, (0, 1, 2)), seed=seed, launch=launch)
+        told = scores(found)
+        steps, carrying, tokens, emitted = found.mix[LOADS.index(LOAD)]
+        per_token = -math.log1p(-carrying / steps) * steps / emitted
+        for row, k in enumerate(LADDER):
+            out = LOAD * length(k)
+            once = max(0.0, launch - BARE[k]) if launch else OFFSET
+            usual = BARE[k] + once * -math.expm1(-per_token * out) + TOKEN * tokens / emitted * out
+            assert math.exp(told.log_step[row]) == pytest.approx(usual, rel=0.05)
+            assert bare(found, k) == pytest.approx(BARE[k], rel=0.04)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    offset=st.floats(-1.0, 4.0),
+    hidden=st.floats(-4.0, 4.0),
+    level=st.floats(-3.0, 3.0),
+    longer=st.floats(0.02, 3.0),
+    tokens=st.floats(0.0, 2000.0),
+)
+def test_slopes_are_those_of_what_is_expected(
+    offset: float, hidden: float, level: float, longer: float, tokens: float
+) -> None:
+    """Each of the belief's entries moved a little, in a step that has prompts and in a usual one."""
+    known, place = cost.empty(LOADS, LADDER), np.asarray([2 * len(LADDER) + 1])
+    mean = known.mean.copy()
+    mean[8:12] = math.log(0.008) + longer * np.asarray([1.0, 0.6, 0.3, 0.0])
+    mean[-6:] = [offset, offset, hidden, level, 0.1, 0.02]
+    known = replace(known, mean=mean, mix=np.asarray([[1.0, 0, 0, 0], [1.0, 0, 0, 0], [100.0, 60.0, 60.0 * 500, 3e4]]))
+
+    def expected(at: Cost) -> float:
+        return float(prompts.sight(at, place, np.zeros(1, np.intp), np.asarray([tokens])).log[0])
+
+    def usual(at: Cost) -> float:
+        return float(scores(at).log_step[1])
+
+    slope = prompts.sight(known, place, np.zeros(1, np.intp), np.asarray([tokens])).slope
+    apart = 1e-5
+    for entry in (9, 11, *range(mean.size - 5, mean.size)):
+        moved = mean.copy()
+        moved[entry] += apart
+        found = (expected(replace(known, mean=moved)) - expected(known)) / apart
+        assert found == pytest.approx(float(slope[0, entry]) if slope is not None else float(entry == 9), abs=1e-3)
+    at = np.arange(8, 12)
+    found_usual = prompts.usual(known, at, LOAD * np.asarray([length(k) for k in LADDER]))
+    assert found_usual is not None
+    places, slopes = prompts.effects(known, at, found_usual)
+    for entry, by in zip(places.tolist(), slopes[1].tolist(), strict=True):
+        moved = mean.copy()
+        moved[entry] += apart
+        seconds = (math.exp(usual(replace(known, mean=moved))) - math.exp(usual(known))) / apart
+        assert seconds == pytest.approx(by, rel=1e-2, abs=1e-6)
 
 
 def test_a_k_seen_with_prompts_alone_is_known_by_what_the_others_tell_of_them() -> None:

@@ -150,8 +150,7 @@ class Engine:
         arrived = np.bincount(np.minimum(self.rng.poisson(visit.arrivals(k), steps), visit.load))
         pace = mean / visit.arms[k].step_seconds
         for begun in np.flatnonzero(arrived).tolist():
-            tokens = begun * visit.prompts.tokens
-            added = pace * (visit.prompts.step_seconds * (begun > 0) + visit.prompts.token_seconds * tokens)
+            added = pace * visit.prompts.added(visit.arms[k].step_seconds, begun)
             self._alike(visit, k, probe, int(arrived[begun]), mean + added, begun)
 
     def _alike(self, visit: Visit, k: int, probe: bool, steps: int, mean: float, begun: int) -> None:

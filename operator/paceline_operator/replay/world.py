@@ -53,10 +53,19 @@ class Prompts:
     """That a step takes longer for any prompts at all,"""
     token_seconds: float
     """and for each of their tokens."""
+    least_seconds: float = 0.0
+    """Of a step with any prompts, before these are added: what it takes to launch it without a whole graph, behind
+    which the step of a large k hides."""
 
-    def seconds(self, arrivals: float) -> float:
-        """Added to a step on average, where `arrivals` come in one on average."""
-        return self.step_seconds * -math.expm1(-arrivals) + self.token_seconds * self.tokens * arrivals
+    def added(self, bare: float, begun: int) -> float:
+        """Seconds to a step of `bare` seconds in which `begun` requests begin."""
+        once = self.step_seconds + max(0.0, self.least_seconds - bare) if begun else 0.0
+        return once + self.token_seconds * self.tokens * begun
+
+    def seconds(self, bare: float, arrivals: float) -> float:
+        """The same on average, where `arrivals` come in a step on average."""
+        once = self.added(bare, 1) - self.token_seconds * self.tokens
+        return once * -math.expm1(-arrivals) + self.token_seconds * self.tokens * arrivals
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class Visit:
 
     def added(self, k: int) -> float:
         """Seconds that prompts add to a step at `k`, on average."""
-        return self.prompts.seconds(self.arrivals(k)) if self.prompts else 0.0
+        return self.prompts.seconds(self.arms[k].step_seconds, self.arrivals(k)) if self.prompts else 0.0
 
     @cached_property
     def rates(self) -> Mapping[int, float]:

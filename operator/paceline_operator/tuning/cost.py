@@ -44,6 +44,8 @@ EFFECT_DEVIATIONS = (0.3, 0.1, 0.03)
 OFFSET_GUESS, OFFSET_DEVIATION, OFFSET_OWN = 0.1, 0.3, 0.15
 """What a step with prompts costs beyond its tokens, over the load's step without: a guess, and the standard deviations
 that all loads share and that each has for itself. A graph in pieces in place of a full one is some tenths of a step."""
+HIDDEN_GUESS, HIDDEN_DEVIATION = 1.0, 2.0
+"""Logit of the share of the offset that a larger k hides in its own longer step. On an H200 all of it."""
 PRICE_DEVIATIONS = (2.0, 0.1, 0.03)
 """Standard deviations of the log price of a prompt token (RIDGE_TOKENS of them double a step): its level, its slope in
 doublings of the load and its slope in k."""
@@ -58,7 +60,8 @@ class Cost:
     ladder: tuple[int, ...]
     mean: Array
     """Of every cell at a context below 8k; then the effects of each longer context bucket; then what steps with prompts
-    add: an offset for each load, and the effects on the log price of a token."""
+    add: an offset for each load, the logit of the share that a larger k hides, and the effects on the log price of a
+    token."""
     covariance: Array
     features: Array
     """Per cell: what the effects of a context are multiplied with."""
@@ -92,7 +95,7 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
     _, doublings, k = features.T
     distance = np.abs(doublings[:, None] - doublings[None, :]) / 1.5 + np.abs(k[:, None] - k[None, :]) / 3.0
     effects = (len(CONTEXTS) - 1) * EFFECTS
-    extra = effects + len(loads) + EFFECTS
+    extra = effects + len(loads) + 1 + EFFECTS
     covariance = np.zeros((load.size + extra, load.size + extra))
     covariance[: load.size, : load.size] = (
         9.0
@@ -107,12 +110,15 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
     )
     offsets = slice(load.size + effects, load.size + effects + len(loads))
     covariance[offsets, offsets] = OFFSET_DEVIATION**2 + OFFSET_OWN**2 * np.eye(len(loads))
+    covariance[-EFFECTS - 1, -EFFECTS - 1] = HIDDEN_DEVIATION**2
     covariance[range(-EFFECTS, 0), range(-EFFECTS, 0)] = np.square(PRICE_DEVIATIONS)
     mean = math.log(FIRST_GUESS_SECONDS) + np.log1p(DRAFT_GUESS * k + load * (k + 1) / RIDGE_TOKENS)
     return Cost(
         loads=loads,
         ladder=ladder,
-        mean=np.concatenate([mean, np.zeros(effects), np.full(len(loads), OFFSET_GUESS), np.zeros(EFFECTS)]),
+        mean=np.concatenate(
+            [mean, np.zeros(effects), np.full(len(loads), OFFSET_GUESS), [HIDDEN_GUESS], np.zeros(EFFECTS)]
+        ),
         covariance=covariance,
         features=features,
         steps=np.zeros(load.size),

@@ -221,8 +221,8 @@ def _with_prompts(
         bare = np.exp(log_step[row])
         whole = bare + found.seconds
         places, added = prompts.effects(costs, cells, found)
-        slope = np.concatenate([np.diag(bare), added], axis=1) / whole[:, None]
-        slope[:, width - 1] += found.seconds / whole
+        slope = np.concatenate([np.diag(bare * (1 + found.by_bare)), added], axis=1) / whole[:, None]
+        slope[:, width - 1] += (found.seconds - bare * found.by_bare) / whole
         places = np.concatenate([cells, places])
         if weights is not None:
             start = costs.features.shape[0]

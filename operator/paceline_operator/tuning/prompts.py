@@ -1,13 +1,17 @@
 """Steps that carry prompt tokens besides drafts: what the prompts add, and what a usual step costs with its share.
 
-    seconds(load, k, p) = S(load, k) + S(load, 0) * (offset(load) + price(load, k) * p)
+    seconds(load, k, p) = S(load, k) + S(load, 0) * (extra(load, k) + price(load, k) * p)
+    extra(load, k) = offset(load) - hidden * (S(load, k) / S(load, 0) - 1), bent to stay above 0
 
 S is the belief about decode-only steps, p the prompt tokens computed in the step. The offset is what such a step costs
-beyond its tokens (another kind of graph); the log price of a token has a level and slopes in the doublings of the load
-and in k. Both are in units of the load's step at the ladder's last k, so that they say the same of a fast machine and
-of a slow one, and all ks have them in common: two ks are compared by steps of one kind, or across kinds with the
-uncertainty of what lies between. They are part of the Gaussian belief, linearised where it stands (an extended Kalman
-filter): mixed steps inform S, and S them.
+beyond its tokens (another kind of graph). Where it is the launching of the step that takes so long, a larger k hides it
+behind the work of its own step, with hidden = 1 all of it: such steps take the same with any k up to some k, and no
+longer than without prompts from there on. On an H200 at 256 requests a step of k=0 took some 15 ms more with prompts,
+one of k=1 some 10, and those of k=2 and more next to nothing. The log price of a token has a level and slopes in the
+doublings of the load and in k. Offset and price are in units of the load's step at the ladder's last k, so that they
+say the same of a fast machine and of a slow one, and all ks have them in common: two ks are compared by steps of one
+kind, or across kinds with the uncertainty of what lies between. They are part of the Gaussian belief, linearised where
+it stands (an extended Kalman filter): mixed steps inform S, and S them.
 
 In a closed loop prompts come with tokens: a k that gives more tokens a step ends more requests a step. So the mix of a
 k follows from that of the steps seen, by the tokens of a step.
@@ -36,6 +40,8 @@ NEGLIGIBLE_SHARE = 0.01
 """Of steps with prompts, below which a load's steps are taken for decode-only ones."""
 MOST_SHARE = 0.999
 MIX_HALF_LIFE_SECONDS = 60.0
+BEND = 0.15
+"""Of the step at the ladder's last k, about which what prompts take is still uncertain where it would be nothing."""
 LEAST_OF_STEP = 0.5
 """Of a step without prompts, that is left of one with whatever they are believed to take."""
 
@@ -82,13 +88,16 @@ def sight(cost: Cost, place: Index, context: Index, tokens: Array) -> Sight:
         last = (load + 1) * width - 1
         price = float(_prices(cost, place[row : row + 1])[0]) * float(tokens[row])
         ratio = math.exp(min(float(cost.mean[last] - log[row]), 50.0))
-        added = ratio * max(0.0, float(cost.mean[_offset(cost, load)]) + price)
+        extra = _extra(cost, load, np.asarray([1.0 / ratio]))
+        bare, offset, hidden = (float(one[0]) for one in (extra.by_bare, extra.by_offset, extra.by_hidden))
+        added = ratio * (float(extra.value[0]) + price)
         rest = 1.0 / (1.0 + added)
         log[row] += math.log1p(added)
         share[row] = added * rest
-        slope[row] *= rest
-        slope[row, last] += added * rest
-        slope[row, _offset(cost, load)] = ratio * rest
+        slope[row] *= (1.0 + bare) * rest
+        slope[row, last] += (added - bare) * rest
+        slope[row, _offset(cost, load)] = ratio * offset * rest
+        slope[row, _hidden()] = ratio * hidden * rest
         slope[row, -EFFECTS:] = ratio * price * rest * cost.features[place[row]]
     return Sight(log, slope, share, place)
 
@@ -122,8 +131,12 @@ class Usual:
 
     seconds: Array
     """That prompts add to a step, on average over steps with and without."""
+    by_bare: Array
+    """Slopes of these: in the seconds of the step without,"""
     by_offset: Array
-    """Slopes of these: in the offset,"""
+    """in the offset,"""
+    by_hidden: Array
+    """in what of it a larger k hides,"""
     by_price: Array
     """in the logarithm of the price,"""
     by_tokens: Array
@@ -139,23 +152,25 @@ def usual(cost: Cost, place: Index, emitted: Array) -> Usual | None:
     chance = -math.log1p(-min(MOST_SHARE, carrying / steps)) * steps / tokens
     scale = math.exp(float(cost.mean[(load + 1) * len(cost.ladder) - 1]))
     none = np.exp(-chance * emitted)
-    offset = scale * float(cost.mean[_offset(cost, load)])
+    extra = _extra(cost, load, np.exp(cost.mean[place]) / scale)
+    offset = scale * extra.value
     price = scale * _prices(cost, place) * prompt_tokens / tokens * emitted
-    added = offset * (1 - none) + price
-    there = added > 0
     return Usual(
-        seconds=np.maximum(added, 0.0),
-        by_offset=scale * (1 - none) * there,
-        by_price=price * there,
-        by_tokens=(offset * chance * emitted * none + price) * there,
+        seconds=offset * (1 - none) + price,
+        by_bare=extra.by_bare * (1 - none),
+        by_offset=scale * extra.by_offset * (1 - none),
+        by_hidden=scale * extra.by_hidden * (1 - none),
+        by_price=price,
+        by_tokens=offset * chance * emitted * none + price,
     )
 
 
 def effects(cost: Cost, place: Index, found: Usual) -> tuple[Index, Array]:
     """Places in the belief of what prompts add to `found`, which is of the cells at `place`, and its slopes in them."""
-    prices = np.arange(cost.mean.size - EFFECTS, cost.mean.size)
-    places = np.concatenate([[_offset(cost, int(place[0]) // len(cost.ladder))], prices])
-    return places, np.concatenate([found.by_offset[:, None], found.by_price[:, None] * cost.features[place]], axis=1)
+    places = np.arange(cost.mean.size + _hidden(), cost.mean.size)
+    places = np.concatenate([[_offset(cost, int(place[0]) // len(cost.ladder))], places])
+    two = np.stack([found.by_offset, found.by_hidden], axis=1)
+    return places, np.concatenate([two, found.by_price[:, None] * cost.features[place]], axis=1)
 
 
 def leveled(cost: Cost, window: Sequence[CostCell]) -> Sequence[CostCell]:
@@ -179,7 +194,8 @@ def _leveled(cost: Cost, cell: CostCell) -> CostCell:
     if cell.prompt:
         scale = math.exp(float(cost.mean[(load + 1) * len(cost.ladder) - 1]))
         price = float(_prices(cost, place)[0]) * cell.prompt_tokens
-        seconds -= scale * max(0.0, float(cost.mean[_offset(cost, load)]) * cell.steps + price)
+        extra = _extra(cost, load, np.exp(cost.mean[place]) / scale)
+        seconds -= scale * (float(extra.value[0]) * cell.steps + price)
         seconds = max(seconds, LEAST_OF_STEP * cell.steps * math.exp(float(cost.mean[place[0]])))
     if found is not None:
         seconds += cell.steps * float(found.seconds[0])
@@ -193,6 +209,35 @@ def _leveled(cost: Cost, cell: CostCell) -> CostCell:
             "histogram": {},
         }
     )
+
+
+class _Extra(NamedTuple):
+    """What a step with prompts takes beyond their tokens, in steps at the ladder's last k, and its slopes."""
+
+    value: Array
+    by_bare: Array
+    """In the step without prompts, in the same unit."""
+    by_offset: Array
+    by_hidden: Array
+
+
+def _extra(cost: Cost, load: int, bare: Array) -> _Extra:
+    """Of steps that take `bare` without prompts, in steps at the ladder's last k."""
+    hidden = 1.0 / (1.0 + math.exp(-min(max(float(cost.mean[_hidden()]), -30.0), 30.0)))
+    over = np.maximum(bare - 1.0, 0.0)
+    straight = float(cost.mean[_offset(cost, load)]) - hidden * over
+    bent = 1.0 / (1.0 + np.exp(-np.clip(straight / BEND, -30.0, 30.0)))
+    return _Extra(
+        value=BEND * np.logaddexp(0.0, straight / BEND),
+        by_bare=-hidden * bent * (over > 0),
+        by_offset=bent,
+        by_hidden=-hidden * (1.0 - hidden) * over * bent,
+    )
+
+
+def _hidden() -> int:
+    """Place, from the end of the belief, of the logit of the share that hides: before the price of a token."""
+    return -EFFECTS - 1
 
 
 def _offset(cost: Cost, load: int) -> int:
