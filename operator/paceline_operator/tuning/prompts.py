@@ -87,7 +87,7 @@ def sight(cost: Cost, place: Index, context: Index, tokens: Array) -> Sight:
         load = int(place[row]) // width
         last = (load + 1) * width - 1
         price = float(_prices(cost, place[row : row + 1])[0]) * float(tokens[row])
-        ratio = math.exp(min(float(cost.mean[last] - log[row]), 50.0))
+        ratio = math.exp(min(max(float(cost.mean[last] - log[row]), -50.0), 50.0))
         extra = _extra(cost, load, np.asarray([1.0 / ratio]))
         bare, offset, hidden = (float(one[0]) for one in (extra.by_bare, extra.by_offset, extra.by_hidden))
         added = ratio * (float(extra.value[0]) + price)
@@ -226,7 +226,7 @@ def _extra(cost: Cost, load: int, bare: Array) -> _Extra:
     hidden = 1.0 / (1.0 + math.exp(-min(max(float(cost.mean[_hidden()]), -30.0), 30.0)))
     over = np.maximum(bare - 1.0, 0.0)
     straight = float(cost.mean[_offset(cost, load)]) - hidden * over
-    bent = 1.0 / (1.0 + np.exp(-np.clip(straight / BEND, -30.0, 30.0)))
+    bent = 1.0 / (1.0 + np.exp(-np.clip(straight / BEND, -700.0, 700.0)))
     return _Extra(
         value=BEND * np.logaddexp(0.0, straight / BEND),
         by_bare=-hidden * bent * (over > 0),
