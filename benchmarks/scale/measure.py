@@ -35,7 +35,8 @@ class Reading:
     cpu_after: float
     """The same afterwards: what that cost is not of the time between two looks."""
     rss_mib: float
-    reads: float
+    read_of: Mapping[tuple[str, ...], float]
+    """(kind, code) -> reads since its start."""
     writes: Mapping[tuple[str, ...], float]
     """(kind, verb, code in the order of the labels) -> requests since its start; watches and the Lease left out."""
     passes: float
@@ -44,6 +45,16 @@ class Reading:
     def all_writes(self) -> float:
         """Of every kind."""
         return sum(self.writes.values())
+
+    @property
+    def reads(self) -> float:
+        """Of every kind."""
+        return sum(self.read_of.values())
+
+    def since(self, first: Reading) -> dict[str, dict[str, float]]:
+        """Reads and writes after `first` by their labels, the most first; none where there were none."""
+        pairs = {"reads_by_kind": (first.read_of, self.read_of), "writes_by_kind": (first.writes, self.writes)}
+        return {name: _more(before, after) for name, (before, after) in pairs.items()}
 
 
 async def read(operator: Operator) -> Reading:
@@ -57,10 +68,15 @@ async def read(operator: Operator) -> Reading:
         cpu=cpu,
         cpu_after=cpu_of(pid),
         rss_mib=rss,
-        reads=sum(value for key, value in told.items() if key[0] == reads),
+        read_of={key[1:]: value for key, value in told.items() if key[0] == reads},
         writes={key[1:]: value for key, value in told.items() if key[0] == writes and "Lease" not in key},
         passes=sum(value for key, value in told.items() if key[0] == passes),
     )
+
+
+def _more(before: Mapping[tuple[str, ...], float], after: Mapping[tuple[str, ...], float]) -> dict[str, float]:
+    changed = {"/".join(labels): value - before.get(labels, 0.0) for labels, value in after.items()}
+    return dict(sorted(((name, more) for name, more in changed.items() if more), key=lambda one: -one[1]))
 
 
 def _counted(url: str) -> dict[tuple[str, ...], float]:

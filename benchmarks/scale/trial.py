@@ -170,6 +170,7 @@ async def _converge(
         "converge_writes": after.all_writes - base.all_writes,
         "converge_reads": after.reads - base.reads,
         "converge_passes": after.passes - base.passes,
+        **{f"converge_{name}": counts for name, counts in after.since(base).items()},
         "base_rss_mb": round(base.rss_mib, 1),
         "rss_mb": round(after.rss_mib, 1),
         "converged": sum(seen.converged for seen in servings),
@@ -252,25 +253,23 @@ async def _idle(world: World, operator: Operator, plan: Plan) -> Found:
     first = await read(operator)
     await _pause(world, plan.idle)
     last = await read(operator)
-    changed = {labels: now - first.writes.get(labels, 0) for labels, now in last.writes.items()}
-    written = {"/".join(labels): number for labels, number in changed.items() if number}
     status = sum(seen.writes - before[key] for key, seen in world.servings.items())
-    return {"seconds": plan.idle, "writes": sum(written.values()), "by_kind": written, "status_writes": status} | {
-        name: value for name, value in _rates(first, last).items() if name != "writes_per_second"
-    }
+    written = last.all_writes - first.all_writes
+    return {"seconds": plan.idle, "writes": written, "status_writes": status} | _rates(first, last)
 
 
 def _among(members: set[int]) -> Callable[[Engine], bool]:
     return lambda engine: id(engine) in members
 
 
-def _rates(first: Reading, last: Reading) -> dict[str, float]:
+def _rates(first: Reading, last: Reading) -> Found:
     seconds = last.at - first.at
     return {
         "cores": round((last.cpu - first.cpu_after) / seconds, 3),
         "reads_per_second": round((last.reads - first.reads) / seconds, 1),
         "writes_per_second": round((last.all_writes - first.all_writes) / seconds, 2),
         "passes_per_second": round((last.passes - first.passes) / seconds, 1),
+        **last.since(first),
     }
 
 

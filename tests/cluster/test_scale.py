@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.scale import __main__ as program
 from benchmarks.scale.engines import Engine, Engines, quantile
-from benchmarks.scale.measure import exponent
+from benchmarks.scale.measure import Reading, exponent
 from benchmarks.scale.trial import Plan, run
 
 pytestmark = pytest.mark.cluster
@@ -61,3 +61,15 @@ def test_the_exponent_of_a_power_law_is_its_power() -> None:
     assert exponent([(10, 3.0), (100, 30.0), (1000, 300.0)]) == 1.0
     assert exponent([(10, 5.0), (1000, 5.0)]) == 0.0
     assert exponent([(10, 5.0)]) is None
+
+
+def test_what_was_asked_between_two_looks_is_told_by_kind_the_most_first() -> None:
+    first = Reading(
+        0.0, 0.0, 0.0, 1.0, {("Pod", "200"): 3.0, ("Job", "200"): 1.0}, {("Event", "create", "201"): 2.0}, 0.0
+    )
+    writes = {("Event", "create", "201"): 3.0, ("SpeculativeServing", "patch", "200"): 9.0}
+    last = Reading(1.0, 0.0, 0.0, 1.0, {("Pod", "200"): 8.0, ("Job", "200"): 1.0}, writes, 0.0)
+    assert (last.reads, last.all_writes) == (9.0, 12.0)
+    told = last.since(first)
+    assert told["reads_by_kind"] == {"Pod/200": 5.0}
+    assert list(told["writes_by_kind"].items()) == [("SpeculativeServing/patch/200", 9.0), ("Event/create/201", 1.0)]
