@@ -36,7 +36,7 @@ MODULES = ("acceptance", "correct", "cost", "direct", "decide", "explore", "move
 LIMITS = frozenset(
     {
         *("LONGEST_PAUSE_SECONDS", "PUBLISH_SECONDS", "FAILED_LENGTH"),
-        *("SETTLE_STEPS", "BURST_STEPS", "EFFECTS"),
+        *("SETTLE_STEPS", "BURST_STEPS", "EFFECTS", "HIDDEN"),
         *("FULL_CACHE", "QUEUE_SHARE", "CONTEXT_HALF_LIFE_SECONDS", "NEGLIGIBLE_SHARE"),
     }
 )

@@ -146,7 +146,7 @@ class Trim:
             self._manager._max_total_logits = min(self._limit, room)
         tables = self._manager.cost_tables
         if self._estimate.lost(num_tokens_per_req):
-            self._manager.cost_tables = (tables[0], _falling(len(tables[1])))
+            self._manager.cost_tables = _all_pay(tables)
         try:
             tokens: int = self._choose(num_tokens_per_req, draft_tokens)
         finally:
@@ -168,7 +168,7 @@ class Trim:
             self._manager.set_cost_curves(_points(policy.draft_costs), _points(policy.verify_costs))
             tables = self._manager.cost_tables
         if policy is not None and policy.mode is Verification.ALL:
-            tables = (tables[0], _falling(len(tables[1])))
+            tables = _all_pay(tables)
         self._manager.cost_tables = tables
         self._manager._max_total_logits = self._limit
         self._cap = policy.cap if policy is not None else None
@@ -207,14 +207,14 @@ def _reported(worker: Any, act: Callable[[Trim], Report]) -> Report:
         return replace(as_it_is, error=_text(error))
 
 
-def _falling(size: int) -> Any:
-    """A cost table under which every further draft pays, whatever its chance: more tokens cost less.
+def _all_pay(tables: Any) -> Any:
+    """Cost tables under which every further draft pays, whatever its chance: more tokens cost less.
 
     A constant one is not enough: it leaves drafts out whose survival is lost in the rounding of the sum.
     """
     import numpy as np
 
-    return np.linspace(2.0, 1.0, size)
+    return tables[0], np.linspace(2.0, 1.0, len(tables[1]))
 
 
 def _points(curve: Iterable[Cost]) -> list[tuple[int, float]]:

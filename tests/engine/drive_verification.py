@@ -183,11 +183,11 @@ def unknown() -> dict[str, Any]:
     told["again"] = budget(one, 40, K)
     made._stale_confidences[0].np[50, 0] = np.nan
     told["of another"] = budget(one, 40, K)
-    alone = manager()
-    alone._stale_confidences[0].np[3, 2] = np.nan
-    alone.cost_tables = (alone.cost_tables[0], np.linspace(2.0, 1.0, len(alone.cost_tables[1])))
-    names = [str(n) for n in range(40)]
-    told["vllm"] = alone.get_num_tokens(dict.fromkeys(names, 1 + K), {name: [-1] * K for name in names}) - 40
+    alone = rank()
+    made = alone.model_runner.adaptive_verification
+    made._stale_confidences[0].np[3, 2] = np.nan
+    made.cost_tables = (made.cost_tables[0], np.linspace(2.0, 1.0, len(made.cost_tables[1])))
+    told["vllm"] = budget(alone, 40, K)
     return told
 
 

@@ -40,10 +40,10 @@ VISIT_SECONDS, SCORED_SECONDS, INTERVAL_SECONDS, NOISE = 30.0, 15.0, 2.0, 0.02
 
 def course(prompts: bool) -> Scenario:
     """Up and down once."""
-    if prompts:
-        visits = [Visit(load, VISIT_SECONDS, _arms(ms), "", _prompts(load)) for load, ms in BARE_MS.items()]
-    else:
-        visits = [Visit(load, VISIT_SECONDS, _arms(ms)) for load, ms in STEP_MS.items()]
+    visits = [
+        Visit(load, VISIT_SECONDS, _arms(ms), prompts=_prompts(load) if prompts else None)
+        for load, ms in (BARE_MS if prompts else STEP_MS).items()
+    ]
     return Scenario(Setup(tuple(LENGTHS), 256, interval_seconds=INTERVAL_SECONDS), (*visits, *visits[::-1]), NOISE)
 
 

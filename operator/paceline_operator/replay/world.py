@@ -59,13 +59,14 @@ class Prompts:
 
     def added(self, bare: float, begun: int) -> float:
         """Seconds to a step of `bare` seconds in which `begun` requests begin."""
-        once = self.step_seconds + max(0.0, self.least_seconds - bare) if begun else 0.0
-        return once + self.token_seconds * self.tokens * begun
+        return self._once(bare) * (begun > 0) + self.token_seconds * self.tokens * begun
 
     def seconds(self, bare: float, arrivals: float) -> float:
         """The same on average, where `arrivals` come in a step on average."""
-        once = self.added(bare, 1) - self.token_seconds * self.tokens
-        return once * -math.expm1(-arrivals) + self.token_seconds * self.tokens * arrivals
+        return self._once(bare) * -math.expm1(-arrivals) + self.token_seconds * self.tokens * arrivals
+
+    def _once(self, bare: float) -> float:
+        return self.step_seconds + max(0.0, self.least_seconds - bare)
 
 
 @dataclass(frozen=True)

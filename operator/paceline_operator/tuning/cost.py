@@ -45,7 +45,10 @@ OFFSET_GUESS, OFFSET_DEVIATION, OFFSET_OWN = 0.1, 0.3, 0.15
 """What a step with prompts costs beyond its tokens, over the load's step without: a guess, and the standard deviations
 that all loads share and that each has for itself. A graph in pieces in place of a full one is some tenths of a step."""
 HIDDEN_GUESS, HIDDEN_DEVIATION = 1.0, 2.0
-"""Logit of the share of the offset that a larger k hides in its own longer step. On an H200 all of it."""
+"""Logit of the share of the offset that a larger k hides in its own longer step. On an H200 nearly all of it, by what
+steps of fixed ks took on average with their prompts (benchmarks/results/h200/closed_loop_raw.json)."""
+HIDDEN = -EFFECTS - 1
+"""Its place in the belief: before the price of a token, which is last."""
 PRICE_DEVIATIONS = (2.0, 0.1, 0.03)
 """Standard deviations of the log price of a prompt token (RIDGE_TOKENS of them double a step): its level, its slope in
 doublings of the load and its slope in k."""
@@ -110,7 +113,7 @@ def empty(loads: tuple[int, ...], ladder: tuple[int, ...]) -> Cost:
     )
     offsets = slice(load.size + effects, load.size + effects + len(loads))
     covariance[offsets, offsets] = OFFSET_DEVIATION**2 + OFFSET_OWN**2 * np.eye(len(loads))
-    covariance[-EFFECTS - 1, -EFFECTS - 1] = HIDDEN_DEVIATION**2
+    covariance[HIDDEN, HIDDEN] = HIDDEN_DEVIATION**2
     covariance[range(-EFFECTS, 0), range(-EFFECTS, 0)] = np.square(PRICE_DEVIATIONS)
     mean = math.log(FIRST_GUESS_SECONDS) + np.log1p(DRAFT_GUESS * k + load * (k + 1) / RIDGE_TOKENS)
     return Cost(

@@ -6,12 +6,12 @@
 S is the belief about decode-only steps, p the prompt tokens computed in the step. The offset is what such a step costs
 beyond its tokens (another kind of graph). Where it is the launching of the step that takes so long, a larger k hides it
 behind the work of its own step, with hidden = 1 all of it: such steps take the same with any k up to some k, and no
-longer than without prompts from there on. On an H200 at 256 requests a step of k=0 took some 15 ms more with prompts,
-one of k=1 some 10, and those of k=2 and more next to nothing. The log price of a token has a level and slopes in the
-doublings of the load and in k. Offset and price are in units of the load's step at the ladder's last k, so that they
-say the same of a fast machine and of a slow one, and all ks have them in common: two ks are compared by steps of one
-kind, or across kinds with the uncertainty of what lies between. They are part of the Gaussian belief, linearised where
-it stands (an extended Kalman filter): mixed steps inform S, and S them.
+longer than without prompts from there on. By what steps took on average, on an H200 at 256 requests those of k=0 must
+have taken some 15 ms more with prompts, of k=1 some 10, and of k=2 and more next to nothing. The log price of a token
+has a level and slopes in the doublings of the load and in k. Offset and price are in units of the load's step at the
+ladder's last k, so that they say the same of a fast machine and of a slow one, and all ks have them in common: two ks
+are compared by steps of one kind, or across kinds with the uncertainty of what lies between. They are part of the
+Gaussian belief, linearised where it stands (an extended Kalman filter): mixed steps inform S, and S them.
 
 In a closed loop prompts come with tokens: a k that gives more tokens a step ends more requests a step. So the mix of a
 k follows from that of the steps seen, by the tokens of a step.
@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from paceline_engine.protocol import CostCell
 from paceline_operator.tuning.acceptance import Array
-from paceline_operator.tuning.cost import EFFECTS, RIDGE_TOKENS, Cost
+from paceline_operator.tuning.cost import EFFECTS, HIDDEN, RIDGE_TOKENS, Cost
 from paceline_operator.tuning.timing import CONTEXTS
 
 Index = npt.NDArray[np.intp]
@@ -97,7 +97,7 @@ def sight(cost: Cost, place: Index, context: Index, tokens: Array) -> Sight:
         slope[row] *= (1.0 + bare) * rest
         slope[row, last] += (added - bare) * rest
         slope[row, _offset(cost, load)] = ratio * offset * rest
-        slope[row, _hidden()] = ratio * hidden * rest
+        slope[row, HIDDEN] = ratio * hidden * rest
         slope[row, -EFFECTS:] = ratio * price * rest * cost.features[place[row]]
     return Sight(log, slope, share, place)
 
@@ -150,16 +150,16 @@ def usual(cost: Cost, place: Index, emitted: Array) -> Usual | None:
     if carrying <= NEGLIGIBLE_SHARE * steps or tokens <= 0:
         return None
     chance = -math.log1p(-min(MOST_SHARE, carrying / steps)) * steps / tokens
-    scale = math.exp(float(cost.mean[(load + 1) * len(cost.ladder) - 1]))
+    unit = _unit(cost, load)
     none = np.exp(-chance * emitted)
-    extra = _extra(cost, load, np.exp(cost.mean[place]) / scale)
-    offset = scale * extra.value
-    price = scale * _prices(cost, place) * prompt_tokens / tokens * emitted
+    extra = _extra(cost, load, np.exp(cost.mean[place]) / unit)
+    offset = unit * extra.value
+    price = unit * _prices(cost, place) * prompt_tokens / tokens * emitted
     return Usual(
         seconds=offset * (1 - none) + price,
         by_bare=extra.by_bare * (1 - none),
-        by_offset=scale * extra.by_offset * (1 - none),
-        by_hidden=scale * extra.by_hidden * (1 - none),
+        by_offset=unit * extra.by_offset * (1 - none),
+        by_hidden=unit * extra.by_hidden * (1 - none),
         by_price=price,
         by_tokens=offset * chance * emitted * none + price,
     )
@@ -167,7 +167,7 @@ def usual(cost: Cost, place: Index, emitted: Array) -> Usual | None:
 
 def effects(cost: Cost, place: Index, found: Usual) -> tuple[Index, Array]:
     """Places in the belief of what prompts add to `found`, which is of the cells at `place`, and its slopes in them."""
-    places = np.arange(cost.mean.size + _hidden(), cost.mean.size)
+    places = np.arange(cost.mean.size + HIDDEN, cost.mean.size)
     places = np.concatenate([[_offset(cost, int(place[0]) // len(cost.ladder))], places])
     two = np.stack([found.by_offset, found.by_hidden], axis=1)
     return places, np.concatenate([two, found.by_price[:, None] * cost.features[place]], axis=1)
@@ -192,11 +192,10 @@ def _leveled(cost: Cost, cell: CostCell) -> CostCell:
         return cell
     seconds = cell.seconds
     if cell.prompt:
-        scale = math.exp(float(cost.mean[(load + 1) * len(cost.ladder) - 1]))
+        unit, bare = _unit(cost, load), np.exp(cost.mean[place])
         price = float(_prices(cost, place)[0]) * cell.prompt_tokens
-        extra = _extra(cost, load, np.exp(cost.mean[place]) / scale)
-        seconds -= scale * (float(extra.value[0]) * cell.steps + price)
-        seconds = max(seconds, LEAST_OF_STEP * cell.steps * math.exp(float(cost.mean[place[0]])))
+        seconds -= unit * (float(_extra(cost, load, bare / unit).value[0]) * cell.steps + price)
+        seconds = max(seconds, LEAST_OF_STEP * cell.steps * float(bare[0]))
     if found is not None:
         seconds += cell.steps * float(found.seconds[0])
     scattered = seconds / cell.seconds if cell.seconds else 0.0
@@ -223,10 +222,10 @@ class _Extra(NamedTuple):
 
 def _extra(cost: Cost, load: int, bare: Array) -> _Extra:
     """Of steps that take `bare` without prompts, in steps at the ladder's last k."""
-    hidden = 1.0 / (1.0 + math.exp(-min(max(float(cost.mean[_hidden()]), -30.0), 30.0)))
+    hidden = _logistic(cost.mean[HIDDEN])
     over = np.maximum(bare - 1.0, 0.0)
     straight = float(cost.mean[_offset(cost, load)]) - hidden * over
-    bent = 1.0 / (1.0 + np.exp(-np.clip(straight / BEND, -700.0, 700.0)))
+    bent = _logistic(straight / BEND)
     return _Extra(
         value=BEND * np.logaddexp(0.0, straight / BEND),
         by_bare=-hidden * bent * (over > 0),
@@ -235,9 +234,15 @@ def _extra(cost: Cost, load: int, bare: Array) -> _Extra:
     )
 
 
-def _hidden() -> int:
-    """Place, from the end of the belief, of the logit of the share that hides: before the price of a token."""
-    return -EFFECTS - 1
+def _logistic(logit: Array) -> Array:
+    """Its exponential is never above 1, however far off the logit is."""
+    found: Array = np.exp(-np.logaddexp(0.0, -logit))
+    return found
+
+
+def _unit(cost: Cost, load: int) -> float:
+    """Believed seconds of a step without prompts at the ladder's last k."""
+    return math.exp(float(cost.mean[(load + 1) * len(cost.ladder) - 1]))
 
 
 def _offset(cost: Cost, load: int) -> int:
