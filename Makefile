@@ -54,7 +54,7 @@ lint: environment ## Style, types and import contracts
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy hack/setup/*.py hack/kubernetes/*.py hack/*.py
-	$(BIN)/mypy benchmarks/tuner/*.py benchmarks/decide.py benchmarks/scale/*.py
+	$(BIN)/mypy benchmarks/tuner/*.py benchmarks/scale/*.py benchmarks/*.py
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: verify

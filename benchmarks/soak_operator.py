@@ -72,7 +72,8 @@ class Look:
 
 def look(operator: Operator, cluster: ControlPlane, began: float) -> Look:
     """At the operator's process, and at what it keeps in the cluster."""
-    process, told, reading = Path("/proc") / str(operator.daemon.process.pid), operator.metrics(), read(operator)
+    process, told = Path("/proc") / str(operator.daemon.process.pid), operator.metrics()
+    reading = asyncio.run(read(operator))
     (threads,) = (
         line.split()[1] for line in process.joinpath("status").read_text().splitlines() if line.startswith("Threads")
     )
@@ -86,7 +87,7 @@ def look(operator: Operator, cluster: ControlPlane, began: float) -> Look:
         threads=int(threads),
         tasks=int(told[("paceline_event_loop_tasks",)]),
         passes=int(reading.passes),
-        writes=int(reading.writes),
+        writes=int(sum(reading.writes.values())),
         status_bytes=max((len(json.dumps(one.get("status", {}))) for one in servings), default=0),
         annotation_bytes=max(sizes, default=0),
         etcd_bytes=max(map(len, stored.values()), default=0),

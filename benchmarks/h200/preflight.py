@@ -151,7 +151,7 @@ def main() -> None:
         print(f"engine {name} boots, {left:.0f} s left", flush=True)
         try:
             result["engines"][name] = compared(
-                engine, work, boot(engine, out / f"preflight_{name}.log", max(1.0, left))
+                engine, work, boot(engine, out / f"preflight_{name}.log", max(1.0, left)), gpu or 0
             )
         except (subprocess.SubprocessError, OSError) as error:
             result["engines"][name] = {"failure": f"{type(error).__name__}: {error}"[-600:]}

@@ -38,6 +38,7 @@ LIMITS = frozenset(
         *("LONGEST_PAUSE_SECONDS", "PUBLISH_SECONDS", "FAILED_LENGTH"),
         *("SETTLE_STEPS", "BURST_STEPS", "EFFECTS", "HIDDEN"),
         *("FULL_CACHE", "QUEUE_SHARE", "CONTEXT_HALF_LIFE_SECONDS", "NEGLIGIBLE_SHARE"),
+        *("FORGOTTEN", "NEWTON_STEPS"),
     }
 )
 """What decides no k, what the protocol or the form of the model fixes, and what no table has (context, queues)."""

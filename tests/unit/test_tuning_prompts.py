@@ -156,7 +156,7 @@ def test_slopes_are_those_of_what_is_expected(
         found = (expected(replace(known, mean=moved)) - expected(known)) / apart
         assert found == pytest.approx(float(slope[0, entry]) if slope is not None else float(entry == 9), abs=1e-3)
     at = np.arange(8, 12)
-    found_usual = prompts.usual(known, at, LOAD * np.asarray([length(k) for k in LADDER]))
+    found_usual = prompts.usual(known, prompts.traffic(known), at, LOAD * np.asarray([length(k) for k in LADDER]))
     assert found_usual is not None
     places, slopes = prompts.effects(known, at, found_usual)
     for entry, by in zip(places.tolist(), slopes[1].tolist(), strict=True):
@@ -215,9 +215,65 @@ def test_a_mean_over_few_windows_is_right_within_its_own_interval() -> None:
     assert np.std(misses) < 1.5
 
 
+def test_prompts_that_come_in_steps_of_fewer_requests_are_held_to_the_load_whose_k_brought_them() -> None:
+    """Whoever ended is followed a step later: steps with prompts are of one request less, and of the bucket below."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        found = cost.empty(LOADS, LADDER)
+        for number in range(12):
+            cells = [cell(k, 0, 16, rng, launch=0.012) for k in LADDER]
+            fewer = [cell(k, begun, 16, rng, load=LOAD - 1, launch=0.012) for k in LADDER for begun in (1, 2)]
+            cells += [one.model_copy(update={"load": LOADS[1]}) for one in fewer]
+            found = correct.learn(found, {"pod": cells}, 10.0, 10.0 * (number + 1))
+        assert not found.mix[LOADS.index(LOAD), 1]
+        came = prompts.traffic(found)
+        assert came is not None
+        told = scores(found)
+        for row, k in enumerate(LADDER):
+            out = LOAD * length(k)
+            once = max(0.0, 0.012 - BARE[k]) * -math.expm1(-came.begun * out)
+            usual = BARE[k] + once + TOKEN * came.prompt_tokens * out
+            assert math.exp(told.log_step[row]) == pytest.approx(usual, rel=0.15), (
+                "usual steps, known by another load's"
+            )
+            assert usual > 1.5 * BARE[k]
+
+
+rows = st.tuples(st.floats(0.1, 1e4), st.floats(1.0, 1e3))
+"""Steps, and tokens of each."""
+
+
+@given(st.lists(rows, min_size=1, max_size=len(LOADS)), st.floats(1e-6, 5.0))
+def test_what_comes_with_a_token_is_told_by_the_steps_of_all_loads(
+    seen: list[tuple[float, float]], begun: float
+) -> None:
+    mix = np.zeros((len(LOADS), 4))
+    shares = [-math.expm1(-begun * out) for _, out in seen]
+    for row, ((steps, out), share) in enumerate(zip(seen, shares, strict=True)):
+        mix[row] = steps, steps * share, steps * 100.0 * begun * out, steps * out
+    came = prompts.traffic(replace(cost.empty(LOADS, LADDER), mix=mix))
+    assert came is not None
+    assert came.prompt_tokens == pytest.approx(100.0 * begun)
+    carrying, told = (sum(steps * -math.expm1(-rate * out) for steps, out in seen) for rate in (begun, came.begun))
+    assert told == pytest.approx(min(carrying, prompts.MOST_SHARE * sum(steps for steps, _ in seen)), rel=0.02)
+
+
+counted = st.tuples(st.floats(0.0, 1e12), st.floats(0.0, 1.0), st.floats(0.0, 1e6), st.floats(1e-6, 1e6))
+"""Steps; the share that carries prompts; of each step prompt tokens and tokens emitted."""
+
+
+@given(st.lists(counted, min_size=len(LOADS), max_size=len(LOADS)))
+def test_whatever_was_counted_what_comes_with_a_token_is_a_number(
+    seen: list[tuple[float, float, float, float]],
+) -> None:
+    mix = [(steps, steps * share, steps * prompt, steps * out) for steps, share, prompt, out in seen]
+    came = prompts.traffic(replace(cost.empty(LOADS, LADDER), mix=np.asarray(mix)))
+    assert came is None or (math.isfinite(came.begun) and came.begun >= 0 and math.isfinite(came.prompt_tokens))
+
+
 def test_without_prompts_nothing_is_added() -> None:
     found = learnt(dict.fromkeys(LADDER, (0,)))
-    assert prompts.usual(found, np.arange(4), np.ones(4)) is None
+    assert prompts.traffic(found) is None
     rng = np.random.default_rng(1)
     plain = cell(4, 0, 16, rng)
     assert prompts.leveled(found, [plain]) == [plain]

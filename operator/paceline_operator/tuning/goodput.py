@@ -159,9 +159,9 @@ def board(lengths: Lengths, costs: Cost, direct: Direct, loads: Sequence[int]) -
         length_covariance = np.where(both, lengths.covariance, own)
         known = np.where(told, lengths.known, there)
     covariance = length_covariance + step_covariance
-    if any(costs.mix[pick, 1].tolist()):
+    if came := prompts.traffic(costs):
         log_step, step_covariance, covariance = _with_prompts(
-            costs, rows, requests, log_length, log_step, length_covariance, step_covariance, weights
+            costs, came, rows, requests, log_length, log_step, length_covariance, step_covariance, weights
         )
     return Board(
         loads=tuple(loads),
@@ -197,6 +197,7 @@ def _blocks(size: int, loads: int, width: int) -> npt.NDArray[np.intp]:
 
 def _with_prompts(
     costs: Cost,
+    came: prompts.Traffic,
     rows: npt.NDArray[np.intp],
     requests: Array,
     log_length: Array,
@@ -215,7 +216,7 @@ def _with_prompts(
     covariance = length_covariance + step_covariance
     for row, load in enumerate(rows.tolist()):
         cells = np.arange(load * width, (load + 1) * width)
-        found = prompts.usual(costs, cells, requests[row] * np.exp(log_length[row]))
+        found = prompts.usual(costs, came, cells, requests[row] * np.exp(log_length[row]))
         if found is None:
             continue
         bare = np.exp(log_step[row])
