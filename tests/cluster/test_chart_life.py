@@ -229,7 +229,7 @@ def _within_its_rights(operator: Operator) -> None:
         ("kinds", "release"),
         ("release", "kinds"),
         ("release", "servings", "kinds"),
-        ("namespaces", "kinds"),
+        ("namespaces", "rights", "kinds"),
     ],
     ids="-".join,
 )
@@ -239,6 +239,9 @@ def test_nothing_hangs_in_whatever_order_it_is_removed(cluster: Cluster, order: 
         "release": lambda: cluster.helm("uninstall"),
         "servings": lambda: _delete_servings(cluster),
         "namespaces": lambda: cluster.plane.kubectl("delete", "namespace", HOME, "team"),
+        "rights": lambda: cluster.plane.kubectl(
+            "delete", "clusterroles,clusterrolebindings", "--selector=app.kubernetes.io/part-of=paceline"
+        ),
     }
     cluster.helm("install", CHART)
     cluster.plane.established(*(f"crd/{name}" for name in KINDS))
