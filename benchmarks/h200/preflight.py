@@ -143,6 +143,7 @@ def main() -> None:
     )
     assert target is not None
     gpu = min((one.bytes for one in found.gpus), default=None)
+    assert gpu is not None, "engines boot on a GPU"
     checks += timed(models.checks(engines["main"], target, draft, gpu), time.monotonic)
     result["checks"] = [check.model_dump(mode="json") for check in checks]
     save()
@@ -151,7 +152,7 @@ def main() -> None:
         print(f"engine {name} boots, {left:.0f} s left", flush=True)
         try:
             result["engines"][name] = compared(
-                engine, work, boot(engine, out / f"preflight_{name}.log", max(1.0, left)), gpu or 0
+                engine, work, boot(engine, out / f"preflight_{name}.log", max(1.0, left)), gpu
             )
         except (subprocess.SubprocessError, OSError) as error:
             result["engines"][name] = {"failure": f"{type(error).__name__}: {error}"[-600:]}

@@ -19,7 +19,8 @@ LONGER = ("2026-11-29-hooks", "2026-11-30", "2026-11-30-late", "2026-12-01")
 """Folders of runs before the hooks were as short, each on another host; the last with a part of what made them so."""
 HOOK_GOAL_US = 25
 BEFORE = "2026-12-01-loops"
-"""The folder of the closed loops and overheads before."""
+EARLIER_LOOPS = "2026-11-30-loops"
+"""Folders of the closed loops before: the newer with overheads and a lost estimate of survival, the older without."""
 ENDS = "2026-12-01-ends"
 """The folder of the samples' run with ends of steps as they are now."""
 
@@ -361,17 +362,7 @@ def closed_loop() -> list[str]:
     lucky = found["by_load"].get("1", {}).get("ratio_to_best_without_luck")
     if lucky is not None:
         lines.append(f"- At 1 request, with every step at its expected acceptance, the ratio is {number(lucky, 3)}.")
-    lines += [
-        "",
-        "At 256 requests the tuner took k=1, as in the run before "
-        f"([result](../benchmarks/results/h200/{BEFORE}/closed_loop.json): another host, -0.11 % of drift, ratios "
-        "of 0.915 there and 0.955 to 1.072 elsewhere). Requests that end are followed a step or two later, so that "
-        "steps with prompts are of 255 requests or fewer and count for the load below: by what the tuner believed, a "
-        "step of k=1 took 20.9 ms at 256 requests and 26.5 at 192 and more, of k=0 14.0 and 23.7. It judged k=1 by the "
-        "steps without prompts, though its tokens end the requests whose followers bring them. What prompts come with "
-        "a token is taken from the steps of all loads since then. That is not measured on a GPU yet; "
-        "[simulated](tuner.md#when-things-go-wrong), it had 0.86 of the best k before and has 0.97 now.", "",
-    ]  # fmt: skip
+    lines += ["", *_turnover(found)]
     adaptive = found.get("tuner_with_av")
     if adaptive:
         body = [
@@ -385,12 +376,55 @@ def closed_loop() -> list[str]:
             "The tuner where AV is booted and it may switch it (an engine of its own, same loads, shorter visits):", "",
             *table(("requests", "k", "AV", "tokens/s", "over the tuner without AV", "over the best pinned way"), body),
             f"Drift of the reference cell: {number(adaptive['drift_pct'])} %.", "",
-            f"In the run before ([result](../benchmarks/results/h200/{BEFORE}/closed_loop.json)) vLLM's estimate of "
-            "survival became no number (NaN) at 256 requests, by all that the counts tell: its manager verified one "
-            "draft of the whole batch in a step, in mode All too, and the tuner went to k=0 and 1. Since then the "
-            "plugin verifies all drafts in such steps and begins the estimate anew; above, nothing of it was seen.", "",
+            *_estimates(),
         ]  # fmt: skip
     return lines
+
+
+def _turnover(found: Mapping[str, Any]) -> list[str]:
+    """What a step took at a full engine and at the load below, by what the tuner believed last."""
+    full, below = 256, 192
+    believed = {
+        made["load"]: {
+            one["k"]: number(1000 * one["step_seconds"]["value"], 1) for one in made["evidence"]["candidates"]
+        }
+        for made in found["decisions"] or []
+    }
+    if not {full, below} <= believed.keys():
+        return []
+    last = read(f"{BEFORE}/closed_loop")
+    ratios = {load: at["ratio_to_best"] for load, at in last["by_load"].items()}
+    there = ratios.pop(str(full))
+    k, before = (run["by_load"][str(full)]["down"]["table_k"] for run in (found, last))
+    return [
+        f"At {full} requests the tuner took k={k}, and k={before} in the run before "
+        f"([result](../benchmarks/results/h200/{BEFORE}/closed_loop.json): another host, {number(last['drift_pct'])} % "
+        f"of drift, ratios of {number(there, 3)} there and {number(min(ratios.values()), 3)} to "
+        f"{number(max(ratios.values()), 3)} elsewhere). Requests that end are followed a step or two later, so that "
+        "steps with prompts are of fewer requests and count for the load below: by what the tuner believed, a "
+        f"step of k=1 took {believed[full][1]} ms at {full} requests and {believed[below][1]} at {below} and more, of "
+        f"k=0 {believed[full][0]} and {believed[below][0]}. It judged k by the steps without prompts, though its "
+        "tokens end the requests whose followers bring them. What prompts come with a token is taken from the steps of "
+        "all loads since then, which is [simulated](tuner.md#when-things-go-wrong) and not measured on a GPU yet.", "",
+    ]  # fmt: skip
+
+
+def _estimates() -> list[str]:
+    """What became of vLLM's estimate of survival, by the tokens of the reference cells, and what runs before gave."""
+    first, last = (
+        number(one["tokens"] / one["steps"] / one["load"]) for one in read("closed_loop_verification_raw")["reference"]
+    )
+    whole = read(f"{EARLIER_LOOPS}/closed_loop")["tuner_with_av"]["by_load"].values()
+    earlier = [at["ratio_to_tuner_without_av"] for at in whole]
+    return [
+        f"In the run before ([result](../benchmarks/results/h200/{BEFORE}/closed_loop.json)) vLLM's estimate of "
+        "survival became no number (NaN), by all that the counts tell: its manager verified one draft of the whole "
+        "batch in a step, in mode All too, and the tuner went to k=0 and 1. Since then the plugin verifies all drafts "
+        f"in such steps and begins the estimate anew. Above, the reference cell gave {first} tokens a step at the "
+        f"start and {last} at the end. In a run earlier still the tuner with AV reached {number(min(earlier))} to "
+        f"{number(max(earlier))} of itself without "
+        f"([result](../benchmarks/results/h200/{EARLIER_LOOPS}/closed_loop.json)).", "",
+    ]  # fmt: skip
 
 
 def texts() -> list[str]:

@@ -156,7 +156,9 @@ def test_slopes_are_those_of_what_is_expected(
         found = (expected(replace(known, mean=moved)) - expected(known)) / apart
         assert found == pytest.approx(float(slope[0, entry]) if slope is not None else float(entry == 9), abs=1e-3)
     at = np.arange(8, 12)
-    found_usual = prompts.usual(known, prompts.traffic(known), at, LOAD * np.asarray([length(k) for k in LADDER]))
+    came = prompts.traffic(known)
+    assert came is not None
+    found_usual = prompts.usual(known, came, at, LOAD * np.asarray([length(k) for k in LADDER]))
     assert found_usual is not None
     places, slopes = prompts.effects(known, at, found_usual)
     for entry, by in zip(places.tolist(), slopes[1].tolist(), strict=True):

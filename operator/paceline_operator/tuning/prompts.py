@@ -162,25 +162,26 @@ def traffic(cost: Cost) -> Traffic | None:
     Of all loads' steps as many carry prompts as did: sum of steps * (1 - exp(-tokens a step * begun)), by Newton's
     method from below, where it does not overshoot, as that sum is concave.
     """
-    rows = [(steps, tokens / steps) for steps, _, _, tokens in cost.mix.tolist() if steps > FORGOTTEN and tokens > 0]
     _, carrying, prompt_tokens, tokens = np.add.reduce(cost.mix).tolist()
-    if not rows or carrying <= FORGOTTEN:
+    if carrying <= FORGOTTEN:
         return None
-    carrying = min(carrying, MOST_SHARE * sum(steps for steps, _ in rows))
+    rows = [(steps, tokens / steps) for steps, _, _, tokens in cost.mix.tolist() if steps > FORGOTTEN and tokens > 0]
+    if not rows:
+        return None
+    total = sum(steps for steps, _ in rows)
+    carrying = min(carrying, MOST_SHARE * total)
     begun = carrying / tokens
     for _ in range(NEWTON_STEPS):
         without = [steps * math.exp(-begun * out) for steps, out in rows]
-        missing = carrying - sum(steps for steps, _ in rows) + sum(without)
+        missing = carrying - total + sum(without)
         begun += missing / sum(steps * out for steps, (_, out) in zip(without, rows, strict=True))
         if missing <= NEGLIGIBLE_SHARE * carrying:
             break
     return Traffic(begun, prompt_tokens / tokens)
 
 
-def usual(cost: Cost, came: Traffic | None, place: Index, emitted: Array) -> Usual | None:
+def usual(cost: Cost, came: Traffic, place: Index, emitted: Array) -> Usual | None:
     """Of cells of one load, whose steps emit `emitted` tokens; None where hardly any carries a prompt."""
-    if came is None:
-        return None
     none = np.exp(-came.begun * emitted)
     if none.min() >= 1 - NEGLIGIBLE_SHARE:
         return None
@@ -224,7 +225,7 @@ def _leveled(cost: Cost, came: Traffic | None, cell: CostCell) -> CostCell:
     load = cost.loads.index(cell.load)
     place = np.asarray([load * len(cost.ladder) + cost.ladder.index(cell.k_drafted)])
     emitted = max(1, cell.emitted - cell.first_tokens)
-    found = usual(cost, came, place, np.asarray([emitted / cell.steps]))
+    found = usual(cost, came, place, np.asarray([emitted / cell.steps])) if came else None
     if found is None and not cell.prompt:
         return cell
     seconds = cell.seconds
