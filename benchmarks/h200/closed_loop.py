@@ -79,12 +79,18 @@ def pinned(
     if restore:
         engine.generation += 1
         engine.control("PUT", "/policy", restore | {"generation": engine.generation})
-        first = cursor = engine.control("GET", "/samples")["cursor"]
-        while cursor == first:
-            drive(engine, load, 0.1)
-            cursor = engine.control("GET", f"/samples?cursor={first}")["cursor"]
+        cursor = sealed(engine, load)
     engine.drain()
     return {"windows": windows, "cursor": cursor}
+
+
+def sealed(engine: Engine, load: int) -> str:
+    """A cursor behind all that happened so far: go on at `load` until the plugin has sealed its open window."""
+    first = cursor = engine.control("GET", "/samples")["cursor"]
+    while cursor == first:
+        drive(engine, load, 0.05)
+        cursor = engine.control("GET", f"/samples?cursor={first}")["cursor"]
+    return str(cursor)
 
 
 def visited(engine: Engine, *, load: int, seconds: float) -> dict[str, Any]:

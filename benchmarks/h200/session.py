@@ -33,6 +33,7 @@ from pathlib import Path
 import arms
 import changes
 import closed_loop
+import mixed
 import samples
 import text
 import verification
@@ -120,6 +121,7 @@ def single(lane: Lane) -> None:
     lane.stage("closed_loop", 780, lambda lane: closed_loop.run(lane, "main", "off"))
     lane.stage("closed_loop_verification", 340, lambda lane: closed_loop.run_verification(lane, "av"))
     lane.stage("overhead", 360, lambda lane: arms.overhead(lane, "main"))
+    lane.stage("mixed", 150, lambda lane: mixed.sweep(lane, "main"))
 
 
 def text_lane(lane: Lane, model: Path) -> None:

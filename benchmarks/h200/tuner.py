@@ -22,6 +22,7 @@ class Tuner:
     def __init__(self, lane: Lane, engine: str) -> None:
         """Start as a fresh serving does: boot table, nothing known."""
         from paceline_operator.api.serving import ServingSpec
+        from paceline_operator.replay.traces import Writer
         from paceline_operator.tuning.decide import settings_of
         from paceline_operator.tuning.model import Memory, Step
 
@@ -37,6 +38,9 @@ class Tuner:
             "tuning": {"ladder": list(SCALE.ladder), "intervalSeconds": INTERVAL_SECONDS},
         }  # fmt: skip
         self.settings = settings_of(ServingSpec.model_validate(spec))
+        trace = lane.out / f"closed_loop_{engine}.jsonl"
+        self.write = Writer(trace.open("w"), engine, ServingSpec.model_validate(spec))
+        """What it was given, for `paceline replay`."""
         self.memory = Memory()
         self.last: Step | None = None
         self.decisions: list[dict[str, Any]] = []
@@ -56,6 +60,7 @@ class Tuner:
         state = State.model_validate(self.control("GET", "/state"))
         samples = Samples.model_validate(self.control("GET", f"/samples?cursor={cursor}"))
         seen = Seen("engine", state, samples)
+        self.write(now, state.generation, [seen])
         self.last = step(self.settings, self.memory, [seen], known_generation=state.generation, now=now)
         self.memory = self.last.memory
         if self.last.policy and self.last.push_to:
