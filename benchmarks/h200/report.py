@@ -2,7 +2,8 @@
 
 Usage: python benchmarks/h200/report.py (`--check`: exit status 1 where the page differs). The picture: picture.py.
 
-Long because it is the page: one function a section, in the page's order, with the words around each figure.
+Long because it is the page: one function a section, in the page's order, with the words around each figure. What is
+about the tuner is in report_loop.py.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from page import NOT_MEASURED, PAGE, PICTURE, interval, number, read, rows, table
+from page import NOT_MEASURED, PAGE, interval, number, read, rows, table
+from report_loop import closed_loop, mixed
 from scale import SCALE
 
 LANES = ("loop", "plugin", "ranks", "text", "steps", "single")
 LONGER = ("2026-11-29-hooks", "2026-11-30", "2026-11-30-late", "2026-12-01")
 """Folders of runs before the hooks were as short, each on another host; the last with a part of what made them so."""
 HOOK_GOAL_US = 25
-BEFORE = "2026-12-01-loops"
-EARLIER_LOOPS = "2026-11-30-loops"
-"""Folders of the closed loops before: the newer with overheads and a lost estimate of survival, the older without."""
+AS_SHORT = ("2026-12-01-loops-2", "2026-12-01-loops")
+"""Folders of runs with hooks as short, the newest first."""
 ENDS = "2026-12-01-ends"
 """The folder of the samples' run with ends of steps as they are now."""
 
@@ -170,12 +171,16 @@ def hook_goal() -> list[str]:
         for folder in ("", *(f"{run}/" for run in LONGER))
         if "256" in (run := read(f"{folder}overhead").get("by_load", {}))
     )
-    same = number(read(f"{BEFORE}/overhead")["by_load"]["256"]["hook_us"]["p99"], 0)
+    same = [
+        f"{number(read(f'{run}/overhead')['by_load']['256']['hook_us']['p99'], 0)} "
+        f"([result](../benchmarks/results/h200/{run}/overhead.json))"
+        for run in AS_SHORT
+    ]
     return [
         f"Of the hooks of a step at 256 requests {HOOK_GOAL_US} µs were wanted as p99, by the clock. It is {now} µs; "
-        f"on another host the same hooks took {same} ([result](../benchmarks/results/h200/{BEFORE}/overhead.json)). "
-        f"Longer ones took {' and '.join(then)} on other hosts: between two steps a processor forgets them, and how "
-        "long it takes to fetch them again is a matter of the host too.",
+        f"in two runs before, hooks as short took {' and '.join(same)}. Longer ones took {' and '.join(then)} on other "
+        "hosts: between two steps a processor forgets them, and how long it takes to fetch them again is a matter of "
+        "the host too.",
         "",
     ]
 
@@ -317,116 +322,6 @@ def verification() -> list[str]:
     return lines
 
 
-def closed_loop() -> list[str]:
-    """The tuner against hindsight."""
-    found = read("closed_loop")
-    if "by_load" not in found:
-        return [
-            "## The closed loop", "",
-            "Not scored here: the run ended between the way up (`closed_loop_raw.json`) and the way down. An "
-            "earlier version of the tuner was measured whole: "
-            "[2026-11-29](../benchmarks/results/h200/2026-11-29/README.md).", "",
-        ]  # fmt: skip
-    body = []
-    for load, at in found["by_load"].items():
-        down = at.get("down", {})
-        best = at["best_fixed_k"]
-        body.append(
-            [
-                load, number(down.get("table_k"), 0), number(down.get("tok_s"), 0), number(down.get("whole_tok_s"), 0),
-                str(best), number(at["fixed_tok_s"][str(best)], 0), number(at.get("ratio_to_best"), 3),
-                number(at.get("ratio_to_best_beside"), 3),
-                number(at.get("off_tok_s"), 0), number(at.get("ratio_to_off")),
-                number(at["up"]["tok_s"] / at["fixed_tok_s"][str(best)], 3) if "up" in at else NOT_MEASURED,
-            ]
-        )  # fmt: skip
-    head = (
-        "requests", "k chosen", "tokens/s, last 15 s", "whole visit", "best fixed k", "its tokens/s", "ratio",
-        "ratio to it beside", "no drafter", "ratio", "on the way up: ratio to the best fixed k",
-    )  # fmt: skip
-    lines = [
-        "## The closed loop", "",
-        "The operator's tuner at an interval of 2 s drives one engine up and down over the loads; scored on the last "
-        "15 s of each downward visit, against every k pinned for 2 × 3 s on the way up and the drafter-less engine "
-        "beside. The best of seven noisy windows is itself a little lucky, and minutes lie between; \"beside\" is the "
-        "same k pinned anew, right before and after the visit. On the way up the tuner meets each load for the first "
-        "time.", "",
-        f"![tokens per second by load]({PICTURE})", "", *table(head, body),
-        f"- Lowest ratio to the best fixed k of a load: {number(found['ratio_to_oracle'], 3)}.",
-        f"- The best single k in hindsight is {found['best_fixed_k']}; at its worst load it reaches "
-        f"{number(found['worst_load_of_best_fixed'], 3)} of the best there.",
-        f"- Lowest ratio to the engine without a drafter: {number(found['min_ratio_to_off'], 3)}.",
-        f"- Drift of the reference cell over the run: {number(found['drift_pct'])} %.",
-        f"- {len(found['decisions'] or [])} decisions.",
-    ]  # fmt: skip
-    lucky = found["by_load"].get("1", {}).get("ratio_to_best_without_luck")
-    if lucky is not None:
-        lines.append(f"- At 1 request, with every step at its expected acceptance, the ratio is {number(lucky, 3)}.")
-    lines += ["", *_turnover(found)]
-    adaptive = found.get("tuner_with_av")
-    if adaptive:
-        body = [
-            [
-                load, number(at["table_k"], 0), str((at["verification"] or {}).get("mode")), number(at["tok_s"], 0),
-                number(at["ratio_to_tuner_without_av"]), number(at["ratio_to_best_fixed_way"]),
-            ]
-            for load, at in adaptive["by_load"].items()
-        ]  # fmt: skip
-        lines += [
-            "The tuner where AV is booted and it may switch it (an engine of its own, same loads, shorter visits):", "",
-            *table(("requests", "k", "AV", "tokens/s", "over the tuner without AV", "over the best pinned way"), body),
-            f"Drift of the reference cell: {number(adaptive['drift_pct'])} %.", "",
-            *_estimates(),
-        ]  # fmt: skip
-    return lines
-
-
-def _turnover(found: Mapping[str, Any]) -> list[str]:
-    """What a step took at a full engine and at the load below, by what the tuner believed last."""
-    full, below = 256, 192
-    believed = {
-        made["load"]: {
-            one["k"]: number(1000 * one["step_seconds"]["value"], 1) for one in made["evidence"]["candidates"]
-        }
-        for made in found["decisions"] or []
-    }
-    if not {full, below} <= believed.keys():
-        return []
-    last = read(f"{BEFORE}/closed_loop")
-    ratios = {load: at["ratio_to_best"] for load, at in last["by_load"].items()}
-    there = ratios.pop(str(full))
-    k, before = (run["by_load"][str(full)]["down"]["table_k"] for run in (found, last))
-    return [
-        f"At {full} requests the tuner took k={k}, and k={before} in the run before "
-        f"([result](../benchmarks/results/h200/{BEFORE}/closed_loop.json): another host, {number(last['drift_pct'])} % "
-        f"of drift, ratios of {number(there, 3)} there and {number(min(ratios.values()), 3)} to "
-        f"{number(max(ratios.values()), 3)} elsewhere). Requests that end are followed a step or two later, so that "
-        "steps with prompts are of fewer requests and count for the load below: by what the tuner believed, a "
-        f"step of k=1 took {believed[full][1]} ms at {full} requests and {believed[below][1]} at {below} and more, of "
-        f"k=0 {believed[full][0]} and {believed[below][0]}. It judged k by the steps without prompts, though its "
-        "tokens end the requests whose followers bring them. What prompts come with a token is taken from the steps of "
-        "all loads since then, which is [simulated](tuner.md#when-things-go-wrong) and not measured on a GPU yet.", "",
-    ]  # fmt: skip
-
-
-def _estimates() -> list[str]:
-    """What became of vLLM's estimate of survival, by the tokens of the reference cells, and what runs before gave."""
-    first, last = (
-        number(one["tokens"] / one["steps"] / one["load"]) for one in read("closed_loop_verification_raw")["reference"]
-    )
-    whole = read(f"{EARLIER_LOOPS}/closed_loop")["tuner_with_av"]["by_load"].values()
-    earlier = [at["ratio_to_tuner_without_av"] for at in whole]
-    return [
-        f"In the run before ([result](../benchmarks/results/h200/{BEFORE}/closed_loop.json)) vLLM's estimate of "
-        "survival became no number (NaN), by all that the counts tell: its manager verified one draft of the whole "
-        "batch in a step, in mode All too, and the tuner went to k=0 and 1. Since then the plugin verifies all drafts "
-        f"in such steps and begins the estimate anew. Above, the reference cell gave {first} tokens a step at the "
-        f"start and {last} at the end. In a run earlier still the tuner with AV reached {number(min(earlier))} to "
-        f"{number(max(earlier))} of itself without "
-        f"([result](../benchmarks/results/h200/{EARLIER_LOOPS}/closed_loop.json)).", "",
-    ]  # fmt: skip
-
-
 def texts() -> list[str]:
     """Whether live changes change the text."""
     founds = [found for found in (read("text_invariant"), read("text")) if found]
@@ -470,7 +365,7 @@ def _differences(passes: Mapping[str, Any]) -> list[str]:
 
 
 SECTIONS: tuple[Callable[[], list[str]], ...] = (
-    environment, stages, changes, costs, truth, sizes, verification, closed_loop, budget, texts
+    environment, stages, changes, costs, truth, sizes, verification, closed_loop, mixed, budget, texts
 )  # fmt: skip
 
 
