@@ -32,6 +32,12 @@ tokens four times, but of only a part of the step."""
 OTHER_CELL_FACTOR = 10.0
 """The same for the first step of a cell, which is measured by the last step of another: from k=0 to k=7 at 256 requests
 it is 7 (H200, benchmarks/results/h200/2026-11-29/sweep.csv)."""
+TURNOVER_STEPS = 8
+"""Within which a request that ended is followed by another, where clients wait for answers before they ask again."""
+TURNOVER_SHARE = 1 / 4
+"""Of the requests, that may have ended in these steps for the load to be the same: about the width of a bucket."""
+IDLE = "idle"
+"""Why the first step of an engine that had nothing to do does not count."""
 STALL_CREDIT = 8.0
 STALL_SHARE = 1 / 16
 """Of a cell's steps, so many in a row and this share in the long run are set aside as stalls at most. What happens more
@@ -59,7 +65,7 @@ class Step:
     seconds: float
     """How long it took."""
     prompt_tokens: int = 0
-    """Computed in it."""
+    """Computed in it; LAUNCHED where there are none, but the step launched before this one completed has some."""
     first_tokens: int = 0
     """Requests that ended their prompt in it."""
     request_steps: int = 0
@@ -107,6 +113,8 @@ class Recorder:
         self._paces: dict[CostKey, Pace] = {}
         self._last = inf
         """Seconds of the last step that counted."""
+        self._lately: deque[int] = deque(maxlen=TURNOVER_STEPS)
+        """Requests of the last steps."""
         self._key: CostKey | None = None
         """Of the last step; None when a window begins. The next two are its cell and its pace."""
         self._cost: CostSum | None = None
@@ -115,7 +123,7 @@ class Recorder:
     def step(self, step: Step, emitted: int) -> bool:
         """Count a completed step that gave `emitted` tokens; whether it is in a cost cell."""
         window = self._open
-        load = load_bucket(step.sampling)
+        load = self._load(step)
         if step.sampling:
             by_k = window.steps_by_k if step.phase is Phase.TABLE else window.probe_steps_by_k
             by_k[step.k] = by_k.get(step.k, 0) + 1
@@ -141,6 +149,18 @@ class Recorder:
                 excluded = CROWDED
         self.exclude(excluded, 1)
         return False
+
+    def _load(self, step: Step) -> int:
+        """Load bucket: by the most requests of lately, if all but a few of them are still there.
+
+        Requests that end are followed a step or two later. Steps in between, one of which launches the prompts, belong
+        to the same load: at 256 requests most steps are of 255 or fewer.
+        """
+        if step.excluded == IDLE:
+            self._lately.clear()
+        self._lately.append(step.sampling)
+        most = max(self._lately)
+        return load_bucket(most if most - step.sampling <= TURNOVER_SHARE * most else step.sampling)
 
     def exclude(self, reason: str, steps: int) -> None:
         """Count steps that are in no cost cell."""

@@ -9,7 +9,9 @@ share its facts, and leave counts to the next long way and sums to the digest in
 
 Step time. A synchronous engine schedules a step when the one before is complete: from schedule() to the end of
 update_from_output(). With asynchronous scheduling or pipeline stages the step was scheduled while another still ran:
-from the end of the one update to that of the other.
+from the end of the one update to that of the other. In between the next step was launched, and where that takes the
+host longer than the GPU has still to do, it is what the time went to: with prompts in it, launched without a whole
+graph, 10 ms more at 256 requests on an H200 (benchmarks/results/h200/mixed.json). So it is noted whether there were.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from paceline_engine.census import Census, drafted_with, fates
 from paceline_engine.digest import FEW_RECORDS, MAX_RECORDS, PREFILL, Digest, Facts, InFlight, Regime, tokens_in
 from paceline_engine.policy import LivePolicy, Phase
 from paceline_engine.protocol import MAX_K
+from paceline_engine.samples import IDLE
 
 log = logging.getLogger("vllm.paceline")
 CONTEXT_STEPS = 256
@@ -95,7 +98,7 @@ class StepHooks:
         self._idle = True
         self._ks: deque[tuple[int, Mapping[str, int]]] = deque(maxlen=lag)
         """Of the last steps that sampled, k and for whom. Those that went the short way drafted the same."""
-        self._regime = Regime(0, Phase.TABLE, 0, policy.verification, "idle")
+        self._regime = Regime(0, Phase.TABLE, 0, policy.verification, IDLE)
         """Of the last step."""
         self._facts: Facts = (self._regime, 0, 0, 0, None)
         self._alike = 0
@@ -164,6 +167,7 @@ class StepHooks:
                 and (step := in_flight[0])[0] is output
                 and self._looked
                 and step[1][0][4] is self.policy.verification
+                and not in_flight[-1][1][0][3]
                 and (running := len(scheduler.running))
                 and running == self._running
                 and not scheduler.finished_req_ids
@@ -223,7 +227,7 @@ class StepHooks:
             excluded = PREFILL
             self._context_due = 0
         elif self._idle:
-            excluded = "idle"
+            excluded = IDLE
         elif phase is Phase.SETTLING:
             excluded = "settling"
         elif k != k_before:
@@ -278,14 +282,15 @@ class StepHooks:
                 emitted = tokens_in(emitted)
         before, self._boundary = self._boundary, now
         facts, since = step[0], before if step[3] is None else step[3]
+        launched = in_flight[-1][1][0][3] if in_flight else 0
         if facts[4] is not self.policy.verification and facts[0] is not None:
-            regime = facts[0].judged(self.policy, now - since, mixed=facts[3] > 0)
+            regime = facts[0].judged(self.policy, now - since, mixed=facts[3] > 0 or launched > 0)
             step = ((regime, *facts[1:]), *step[1:])
         if idle := not (running or in_flight):
             self._idle = True
             self._context_due -= self.policy.settle()
         if len(self._records) < MAX_RECORDS:
-            self._records.append((step, before, now, emitted, fates, idle))
+            self._records.append((step, before, now, emitted, fates, idle, launched))
         else:
             self._digest.missed_tokens += emitted
             self._digest.missed_steps += 1  # last: whoever reads between the two finds nothing new yet

@@ -21,7 +21,7 @@ STEP_MS = {
     256: (63.84, 55.37, 45.32, 37.76, 30.47, 24.60, 17.55),
 }
 """Means of the two windows of every fixed k, and over loads of the acceptance lengths, of
-benchmarks/results/h200/closed_loop_raw.json of 2026-11-30: a step with the prompts that came meanwhile."""
+benchmarks/results/h200/2026-11-30-loops/closed_loop_raw.json: a step with the prompts that came meanwhile."""
 BARE_MS = {
     1: (8.05, 7.12, 6.69, 6.21, 5.73, 5.28, 5.22),
     8: (8.50, 7.58, 7.18, 6.60, 6.05, 5.46, 5.35),
@@ -38,23 +38,22 @@ PROMPT_TOKENS, REPLY_TOKENS, PROMPT_TOKEN_SECONDS = 96, 512, 8e-6
 VISIT_SECONDS, SCORED_SECONDS, INTERVAL_SECONDS, NOISE = 30.0, 15.0, 2.0, 0.02
 
 
-def course(prompts: bool, turnover: bool = False) -> Scenario:
+def course(prompts: bool) -> Scenario:
     """Up and down once."""
     visits = [
-        Visit(load, VISIT_SECONDS, _arms(ms), prompts=_prompts(load, turnover) if prompts else None)
+        Visit(load, VISIT_SECONDS, _arms(ms), prompts=_prompts(load) if prompts else None)
         for load, ms in (BARE_MS if prompts else STEP_MS).items()
     ]
     return Scenario(Setup(tuple(LENGTHS), 256, interval_seconds=INTERVAL_SECONDS), (*visits, *visits[::-1]), NOISE)
 
 
-def _prompts(load: int, turnover: bool) -> Prompts:
+def _prompts(load: int) -> Prompts:
     return Prompts(
         tokens=PROMPT_TOKENS,
         reply_tokens=REPLY_TOKENS,
         step_seconds=0.0,
         token_seconds=PROMPT_TOKEN_SECONDS,
         least_seconds=LAUNCH_MS[load] / 1000,
-        turnover=turnover,
     )
 
 
@@ -74,27 +73,17 @@ def ratio(scenario: Scenario, played: Run, visit: int, seconds: float) -> float:
     return got / sum(sum(one.seconds.values()) for one in windows) / max(rates.values())
 
 
-COURSES = {
-    "decode only": (False, False, 0.97),
-    "with prompts": (True, False, 0.97),
-    "with turnover": (True, True, 0.96),
-}
-"""Whether prompts come, whether their steps are of fewer requests, and what is to be had of the best k. With turnover
-the steps of a load are in two buckets, and each has half as many to tell two ks within 3 % apart."""
-
-
-@pytest.mark.parametrize("course_of", COURSES.values(), ids=COURSES)
+@pytest.mark.parametrize("prompts", [False, True], ids=["decode only", "with prompts"])
 @pytest.mark.parametrize("seed", range(4))
-def test_visits_of_half_a_minute(seed: int, course_of: tuple[bool, bool, float]) -> None:
-    *kind, least = course_of
-    scenario = course(*kind)
+def test_visits_of_half_a_minute(seed: int, prompts: bool) -> None:
+    scenario = course(prompts)
     tuner = Tuner.of(scenario.setup)
     played = run(scenario, tuner, np.random.default_rng(seed))
     down = range(len(STEP_MS), 2 * len(STEP_MS))
     scored = {scenario.visits[at].load: ratio(scenario, played, at, SCORED_SECONDS) for at in down}
     whole = {scenario.visits[at].load: ratio(scenario, played, at, VISIT_SECONDS) for at in down}
-    assert min(scored.values()) >= least, scored
-    assert min(whole.values()) >= least - 0.01, whole
+    assert min(scored.values()) >= 0.97, scored
+    assert min(whole.values()) >= 0.96, whole
     # It demonstrates something: no fixed k does as well everywhere.
     fixed = {k: min(visit.rates[k] / max(visit.rates.values()) for visit in scenario.visits) for k in LENGTHS}
     assert max(fixed.values()) < min(scored.values())

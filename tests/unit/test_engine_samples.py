@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_engine.policy import Phase
-from paceline_engine.protocol import HISTOGRAM_BASE, Gauges, Samples, Verification
+from paceline_engine.protocol import HISTOGRAM_BASE, Gauges, Samples, Verification, load_bucket
 from paceline_engine.samples import (
+    IDLE,
     IDLE_WINDOW_SECONDS,
     RING_CELLS,
     RING_WINDOWS,
     STALL_CREDIT,
     STALL_SHARE,
+    TURNOVER_SHARE,
+    TURNOVER_STEPS,
     WINDOW_SECONDS,
     History,
     Pace,
@@ -309,3 +312,32 @@ def test_windows_add_up() -> None:
     first.add(second)
     first.add(second)
     assert (first.start, first.end, first.excluded, first.steps_by_k) == (0.0, 2.0, {"prefill": 4}, {3: 8})
+
+
+def test_steps_between_an_end_and_the_request_that_follows_belong_to_the_same_load() -> None:
+    recorder = Recorder()
+    for sampling in (256, 255, 254, 255, 256, 193):
+        recorder.step(step(sampling=sampling), emitted=1)
+    assert {key.load for key in recorder._open.cells} == {256}
+    recorder.step(step(sampling=191), emitted=1)
+    assert {key.load for key in recorder._open.cells} == {256, 128}, "a quarter of them has gone: another load"
+
+
+def test_a_load_that_fell_is_there_as_soon_as_its_steps_are() -> None:
+    recorder = Recorder()
+    recorder.step(step(sampling=256), emitted=1)
+    for _ in range(TURNOVER_STEPS):
+        recorder.step(step(sampling=200), emitted=1)
+    assert [(key.load, cost.steps) for key, cost in sorted(recorder._open.cells.items())] == [(192, 1), (256, 8)]
+    recorder.step(step(sampling=255, excluded=IDLE), emitted=1)
+    recorder.step(step(sampling=255), emitted=1)
+    assert [(key.load, cost.steps) for key, cost in sorted(recorder._open.cells.items())] == [(192, 2), (256, 8)]
+
+
+@given(st.lists(st.integers(1, 256), min_size=1, max_size=60))
+def test_the_load_of_a_step_is_that_of_a_step_of_lately_and_not_much_above_its_own(requests: list[int]) -> None:
+    recorder = Recorder()
+    for at, sampling in enumerate(requests):
+        load = recorder._load(step(sampling=sampling))
+        assert load in {load_bucket(one) for one in requests[max(0, at + 1 - TURNOVER_STEPS) : at + 1]}
+        assert load_bucket(sampling) <= load <= sampling / (1 - TURNOVER_SHARE)

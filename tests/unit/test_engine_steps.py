@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline_engine.digest import FEW_RECORDS, MAX_RECORDS, Digest
 from paceline_engine.policy import LivePolicy
-from paceline_engine.protocol import PROMPT_EDGES, Policy, Probe, Verification
+from paceline_engine.protocol import LAUNCHED, PROMPT_EDGES, Policy, Probe, Verification, prompt_bucket
 from paceline_engine.steps import CONTEXT_STEPS
 from tests.unit.engine_parts import BOOT, MAX_K, MAX_NUM_SEQS
 from tests.unit.engine_scheduler import Engine
@@ -38,7 +38,7 @@ def test_prompt_chunks_do_not_count_as_sampling_and_the_last_one_does() -> None:
     assert samples.excluded_steps == {"prefill": 1, "transition": 1}
     assert [(c.load, c.k_drafted, c.prompt, c.steps, c.prompt_tokens, c.first_tokens) for c in samples.cells] == [
         (1, 1, 0, 1, 0, 0),
-        (1, 1, 1, 2, 8, 0),
+        (1, 1, 2, 2, 8, 0),
         (2, 2, 0, 1, 0, 0),
     ]
 
@@ -76,7 +76,7 @@ def test_a_step_of_prompt_chunks_alone_is_left_to_the_engine_and_changes_no_attr
         (3, 1, 1, (1, 1, 1), (1, 1, 0))
     ]
     assert samples.excluded_steps == {"prefill": 2}
-    assert [(c.prompt, c.k_drafted, c.first_tokens) for c in samples.cells] == [(1, 3, 1)]
+    assert [(c.prompt, c.k_drafted, c.first_tokens) for c in samples.cells] == [(2, 3, 1)]
     assert samples.steps_by_k == {3: 2}
 
 
@@ -177,6 +177,29 @@ def test_a_step_scheduled_while_another_ran_lasts_from_that_ones_completion() ->
     assert sum(cell.steps for cell in cells) == 3
 
 
+@pytest.mark.parametrize("stats", [False, True])
+def test_a_step_that_ran_while_prompts_were_launched_counts_as_one_with_prompts(stats: bool) -> None:
+    """The time until it completed may be theirs."""
+    engine = Engine(stats=stats)
+    push(engine, (0, 3, 3, 3, 3))
+    engine.admit("a", prompt=2)
+    engine.step(chunks={"a": 2})
+    ahead = [engine.schedule()]
+    for number in range(12):
+        chunks = {}
+        if number == 6:
+            engine.admit("b", prompt=9)
+            chunks = {"b": 9}
+        ahead.append(engine.schedule(chunks))
+        engine.now += 0.03 if chunks else 0.01
+        engine.complete(ahead.pop(0))
+    cells = engine.samples().cells
+    counted = {(cell.load, cell.prompt): (cell.steps, cell.prompt_tokens, cell.seconds) for cell in cells}
+    assert counted[1, LAUNCHED] == (1, LAUNCHED, pytest.approx(0.03))
+    assert counted[2, prompt_bucket(9)] == (1, 9, pytest.approx(0.01))
+    assert counted[1, 0][2] == pytest.approx(0.01 * counted[1, 0][0])
+
+
 def test_with_two_stages_drafts_count_under_the_k_of_the_last_step_that_had_their_request() -> None:
     engine = Engine(lag=2)
     ahead = []
@@ -253,7 +276,7 @@ def test_prompts_do_not_lengthen_a_burst_and_what_they_take_is_counted_apart() -
         engine.step()
     cells = engine.samples().cells
     counted = {(cell.load, cell.prompt): cell.steps for cell in cells if cell.probe}
-    assert counted == {(1, 0): 1, (1, 1): 2, (2, 1): 1, (2, 0): 4}
+    assert counted == {(1, 0): 1, (1, 2): 2, (2, 2): 1, (2, 0): 4}
     assert engine.parts.policy.probe_steps_by_k[0] == 2 + 8
 
 
@@ -383,7 +406,7 @@ def test_where_somebody_stopped_the_digest_adds_up_the_tokens_unless_too_many_st
         name = f"late-{number}"
         engine.admit(name, prompt=1)
         engine.step(chunks={name: 1}, finished=name)
-    told = [record[-3] for record in engine.parts.digest.records]
+    told = [record[3] for record in engine.parts.digest.records]
     assert [type(tokens) for tokens in told] == [list] * FEW_RECORDS + [int] * 2
     assert engine.samples().gauges.generation_tokens == 2 + 3 * (FEW_RECORDS + 1)
 

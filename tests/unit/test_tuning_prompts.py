@@ -143,12 +143,12 @@ def test_slopes_are_those_of_what_is_expected(
     known = replace(known, mean=mean, mix=np.asarray([[1.0, 0, 0, 0], [1.0, 0, 0, 0], [100.0, 60.0, 60.0 * 500, 3e4]]))
 
     def expected(at: Cost) -> float:
-        return float(prompts.sight(at, place, np.zeros(1, np.intp), np.asarray([tokens])).log[0])
+        return float(prompts.sight(at, place, np.zeros(1, np.intp), np.asarray([tokens]), np.ones(1)).log[0])
 
     def usual(at: Cost) -> float:
         return float(scores(at).log_step[1])
 
-    slope = prompts.sight(known, place, np.zeros(1, np.intp), np.asarray([tokens])).slope
+    slope = prompts.sight(known, place, np.zeros(1, np.intp), np.asarray([tokens]), np.ones(1)).slope
     apart = 1e-5
     for entry in (9, 11, *range(mean.size - 5, mean.size)):
         moved = mean.copy()

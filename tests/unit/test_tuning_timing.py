@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.protocol import HISTOGRAM_BASE, CostCell, Verification
+from paceline_engine.protocol import HISTOGRAM_BASE, LAUNCHED, CostCell, Verification
 from paceline_operator.tuning.timing import robust_mean, timings
 
 
@@ -86,6 +86,33 @@ def test_bursts_add_up_contexts_do_not_and_foreign_cells_are_left_out() -> None:
     assert found[0].request_steps == 64
     assert math.exp(found[1].log_mean) == pytest.approx(0.02), "at k=0 nothing is verified in any mode"
     assert math.exp(found[2].log_mean) == pytest.approx(0.04), "the longer context"
+
+
+def mixed(times: list[float], prompt: int, tokens: int) -> CostCell:
+    return cell(times).model_copy(update={"prompt": prompt, "prompt_tokens": tokens * len(times)})
+
+
+def test_steps_with_few_prompts_and_with_many_are_told_apart() -> None:
+    window = [cell([0.02] * 8), mixed([0.03] * 8, 256, 512), mixed([0.05] * 8, 1024, 1536)]
+    found = timings(window, (4,), (1,))
+    assert [(round(math.exp(one.log_mean), 4), one.steps, one.mixed) for one in found.values()] == [
+        (0.02, 8, 0.0),
+        (0.03, 8, 1.0),
+        (0.05, 8, 1.0),
+    ]
+
+
+def test_where_a_step_may_have_waited_for_the_launch_of_the_next_all_are_told_together() -> None:
+    window = [cell([0.02] * 8), mixed([0.03] * 8, LAUNCHED, LAUNCHED), mixed([0.02] * 16, 256, 511)]
+    found = timings(window, (4,), (1,))
+    together, only = found.values()
+    assert math.exp(together.log_mean) == pytest.approx((0.02 * 24 + 0.03 * 8) / 32)
+    assert (together.steps, together.mixed, together.rough) == (32, 0.75, False)
+    assert together.prompt_tokens == pytest.approx((8 * LAUNCHED + 16 * 511) / 32)
+    spread = np.std([0.02] * 24 + [0.03] * 8) / (0.02 * 0.75 + 0.03 * 0.25)
+    assert together.variance == pytest.approx(spread**2 / 32, rel=0.01), "what they differ by is scatter"
+    assert math.exp(only.log_mean) == pytest.approx((0.03 * 8 + 0.02 * 16) / 24)
+    assert (only.steps, only.request_steps, only.mixed, only.rough) == (0, 0.0, 1.0, True), "counted once"
 
 
 times = st.lists(st.floats(1e-5, 10.0), min_size=1, max_size=60)

@@ -156,10 +156,9 @@ class Engine:
     def _alike(self, visit: Visit, k: int, probe: bool, steps: int, mean: float, begun: int) -> None:
         """Steps in each of which `begun` requests began."""
         tokens = begun * visit.prompts.tokens if visit.prompts else 0
-        load = max(1, visit.load - begun) if visit.prompts and visit.prompts.turnover else visit.load
-        key = (load_bucket(load), k, probe, prompt_bucket(tokens))
+        key = (load_bucket(visit.load), k, probe, prompt_bucket(tokens))
         total = self.costs.setdefault(key, [0, 0, 0, 0.0, 0.0, 0, 0])
-        requests = steps * load
+        requests = steps * visit.load
         total[0] += steps
         total[1] += requests
         total[2] += (requests - steps * begun) * (visit.arms[k].length or 1.0) + steps * begun

@@ -56,9 +56,6 @@ class Prompts:
     least_seconds: float = 0.0
     """Of a step with any prompts, before these are added: what it takes to launch it without a whole graph, behind
     which the step of a large k hides."""
-    turnover: bool = False
-    """Whether as many more have ended and are not followed yet in a step with prompts, which is then one of fewer
-    requests."""
 
     def added(self, bare: float, begun: int) -> float:
         """Seconds to a step of `bare` seconds in which `begun` requests begin."""

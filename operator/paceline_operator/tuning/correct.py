@@ -71,9 +71,8 @@ def _speeds(cost: Cost, measured: Mapping[str, Timings]) -> dict[str, float]:
         return {}
     speeds = dict(cost.speeds)
     for name, cells in measured.items():
-        expected = prompts.sight(
-            cost, *_places(cost, cells), np.asarray([one.prompt_tokens for one in cells.values()])
-        ).log
+        tokens, mixed = np.asarray([(one.prompt_tokens, one.mixed) for one in cells.values()]).T
+        expected = prompts.sight(cost, *_places(cost, cells), tokens, mixed).log
         gaps = np.asarray([timing.log_mean for timing in cells.values()]) - expected
         weights = np.asarray([math.sqrt(timing.steps) for timing in cells.values()])
         gap = float(np.add.reduce(gaps * weights) / np.add.reduce(weights))
@@ -99,6 +98,10 @@ class _Window(NamedTuple):
     steps: Array
     tokens: Array
     """Prompt tokens a step."""
+    mixed: Array
+    """Share of the steps that have any."""
+    misfit: Array
+    """Of what prompts add, around what is believed of it."""
     plain: bool
     """Each cell is there once: no prompts, and no contexts from 8k on."""
 
@@ -107,9 +110,10 @@ def _merged(cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, fl
     size, alone = cost.features.shape[0], cost.noise - cost.shared
     if len(measured) == 1:
         ((name, cells),) = measured.items()
-        if max(cells) < size:
+        each = cells.values()
+        if max(cells) < size and not any(timing.mixed for timing in each):
             speed = speeds.get(name, 0.0)
-            each, none = cells.values(), np.zeros(len(cells))
+            none = np.zeros(len(cells))
             return _Window(
                 cell=np.asarray(list(cells)),
                 context=none.astype(np.intp),
@@ -117,26 +121,32 @@ def _merged(cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, fl
                 variance=np.asarray([alone + timing.variance for timing in each]),
                 steps=np.asarray([timing.steps for timing in each], float),
                 tokens=none,
+                mixed=none,
+                misfit=none,
                 plain=True,
             )
-    gathered: dict[int, list[tuple[float, float, int, float]]] = {}
+    gathered: dict[int, list[Timing]] = {}
     for name, cells in measured.items():
         for cell, timing in cells.items():
-            found = (timing.log_mean - speeds.get(name, 0.0), timing.variance, timing.steps, timing.prompt_tokens)
+            found = timing._replace(log_mean=timing.log_mean - speeds.get(name, 0.0))
             gathered.setdefault(cell, []).append(found)
     if max(gathered) >= size * len(CONTEXTS):
         # Of one cell's rows the last has its say of whether it surprised: the one without prompts.
         gathered = dict(sorted(gathered.items(), reverse=True))
     rows = []
     for parts in gathered.values():
-        weights = [1.0 / (alone + scatter) for _, scatter, _, _ in parts]
+        weights = [1.0 / (alone + one.variance) for one in parts]
         total = sum(weights)
-        log = sum(w * log for w, (log, _, _, _) in zip(weights, parts, strict=True)) / total
-        tokens = sum(w * tokens for w, (_, _, _, tokens) in zip(weights, parts, strict=True)) / total
-        rows.append((log, 1.0 / total, sum(steps for _, _, steps, _ in parts), tokens))
+        log, tokens, mixed = (
+            sum(w * value for w, value in zip(weights, values, strict=True)) / total
+            for values in zip(*((one.log_mean, one.prompt_tokens, one.mixed) for one in parts), strict=True)
+        )
+        misfit = prompts.ROUGH_MISFIT if any(one.rough for one in parts) else prompts.MISFIT
+        rows.append((log, 1.0 / total, sum(one.steps for one in parts), tokens, mixed, misfit))
     place, context = _places(cost, gathered)
-    log, variance, steps, tokens = np.asarray(rows, float).T
-    return _Window(place, context, log, variance, steps, tokens, plain=not (context.any() or tokens.any()))
+    log, variance, steps, tokens, mixed_, misfits = np.asarray(rows, float).T
+    plain = not (context.any() or tokens.any())
+    return _Window(place, context, log, variance, steps, tokens, mixed_, misfits, plain)
 
 
 def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], now: float) -> Cost:
@@ -145,11 +155,12 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], now: fl
     if window.plain:
         seen = prompts.Sight(cost.mean[index], None, window.tokens, index)
     else:
-        seen = prompts.sight(cost, index, window.context, window.tokens)
+        seen = prompts.sight(cost, index, window.context, window.tokens, window.mixed)
     columns, between = seen.columns(covariance)
     surprise = window.log - seen.log
     own = cost.steps[index] >= MIN_STEPS
-    variance = window.variance if window.plain else window.variance + (prompts.MISFIT * seen.share) ** 2
+    variance = window.variance if window.plain else window.variance + (window.misfit * seen.share) ** 2
+    only = window.mixed == 1.0
     noise = np.zeros((index.size, index.size)) + cost.shared
     noise.reshape(-1)[:: index.size + 1] += variance
     strange = surprise**2 > SURPRISE**2 * (between.diagonal() + variance + cost.shared)
@@ -162,14 +173,14 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], now: fl
         believed = strange & ~doubted
         noise.reshape(-1)[:: index.size + 1] += np.where(doubted, surprise**2 / SURPRISE**2, 0.0)
         if believed.any():
-            _widened(cost, seen, index, surprise, believed, own)
+            _widened(cost, only, index, surprise, believed, own)
             columns, between = seen.columns(covariance)
-            plain = believed & own & (window.tokens == 0)
+            plain = believed & own & ~only
             changed = now if plain.any() else changed
             streak[index[believed]] = 0
     mean, half, near = _solved(cost, window, seen, columns, between, noise)
     covariance -= half.T @ half
-    calm = own & ~strange if window.plain else own & ~strange & (near | (window.tokens == 0))
+    calm = own & ~strange if window.plain else own & ~strange & (near | ~only)
     total, shared = _noise(cost, surprise, variance, between, calm)
     counted, last = cost.steps.copy(), cost.seen.copy()
     if window.plain:
@@ -212,7 +223,7 @@ def _solved(
             return mean + step, half, True
         step *= min(1.0, LARGEST_STEP / max(1e-9, float(np.abs(step[-EFFECTS]))))
         mean = mean + step
-        there = prompts.sight(amended(cost, mean=mean), window.cell, window.context, window.tokens)
+        there = prompts.sight(amended(cost, mean=mean), window.cell, window.context, window.tokens, window.mixed)
         if np.abs(there.log - seen.log - seen.moved(step)).max() < LINEAR:
             break
         seen, near = there, False
@@ -220,9 +231,9 @@ def _solved(
     return mean, half, near
 
 
-def _widened(cost: Cost, seen: prompts.Sight, index: Index, surprise: Array, believed: Mask, own: Mask) -> None:
-    """Make room for a change that is believed: of the machine where all cells moved alike, else of single cells, or of
-    what prompts add to a step."""
+def _widened(cost: Cost, only: Mask, index: Index, surprise: Array, believed: Mask, own: Mask) -> None:
+    """Make room for a change that is believed: of the machine where all cells moved alike, else of single cells, or, in
+    steps that have prompts `only`, of what these add."""
     covariance, cells = cost.covariance, np.arange(cost.features.shape[0])
     together, alone = believed & own, believed
     if together.sum() * 2 > own.sum() and abs(np.sign(surprise[together]).sum()) == together.sum():
@@ -232,7 +243,7 @@ def _widened(cost: Cost, seen: prompts.Sight, index: Index, surprise: Array, bel
         covariance[cells, cells] += (LOOSENED * level) ** 2
         alone = believed & ~own
     covariance[index[alone], index[alone]] += surprise[alone] ** 2
-    for row in np.flatnonzero(alone & (seen.share > 0)):
+    for row in np.flatnonzero(alone & only):
         prompts.widened(cost, int(index[row]), float(surprise[row]))
 
 

@@ -5,18 +5,21 @@
 
 S is the belief about decode-only steps, p the prompt tokens computed in the step. The offset is what such a step costs
 beyond its tokens (another kind of graph). Where it is the launching of the step that takes so long, a larger k hides it
-behind the work of its own step, with hidden = 1 all of it: such steps take the same with any k up to some k, and no
-longer than without prompts from there on. By what steps took on average, on an H200 at 256 requests those of k=0 must
-have taken some 15 ms more with prompts, of k=1 some 10, and of k=2 and more next to nothing. The log price of a token
+behind the work of the GPU, with hidden = 1 all of it: such steps take the same with any k up to some k, and no longer
+than without prompts from there on. On an H200 at 256 requests a launch with prompts made turns of 24 ms, where those of
+k=0 took 14 else and those of k=1 17; from k=2 on there is next to nothing of it, but prompts take the GPU's time, 3 to
+5 ms of 130 tokens, which they did not at k=0 (benchmarks/results/h200/mixed.json). The log price of a token
 has a level and slopes in the doublings of the load and in k. Offset and price are in units of the load's step at the
 ladder's last k, so that they say the same of a fast machine and of a slow one, and all ks have them in common: two ks
 are compared by steps of one kind, or across kinds with the uncertainty of what lies between. They are part of the
 Gaussian belief, linearised where it stands (an extended Kalman filter): mixed steps inform S, and S them.
 
+Of an engine that launches a step while another runs (module timing) a window tells of all steps of a k together, and
+then S is what holds their mean: what this model has wrong of the prompts counts only as far as their share is another.
+
 In a closed loop prompts come with tokens: a k that gives more tokens a step ends more requests a step. So the mix of a
 k follows from that of the steps seen, by the tokens of a step, and from the steps of all loads together: requests that
-end are followed a step or two later, so that it is the steps of one load less which carry the prompts of the load whose
-k ended them. At 256 requests on an H200 nearly all did.
+end are followed a step or two later, so that prompts may come in steps of another load than the one whose k ended them.
 """
 
 from __future__ import annotations
@@ -36,8 +39,9 @@ from paceline_operator.tuning.timing import CONTEXTS
 
 Index = npt.NDArray[np.intp]
 
-MISFIT = 0.05
-"""Relative standard deviation of what prompts add to one window's steps around what is believed of it."""
+MISFIT, ROUGH_MISFIT = 0.05, 0.3
+"""Relative standard deviation of what prompts add to one window's steps around what is believed of it; and where they
+may be those of the next step instead."""
 NEGLIGIBLE_SHARE = 0.01
 """Of steps with prompts, below which a load's steps are taken for decode-only ones."""
 MOST_SHARE, NEWTON_STEPS = 0.999, 30
@@ -76,8 +80,9 @@ class Sight(NamedTuple):
         return found
 
 
-def sight(cost: Cost, place: Index, context: Index, tokens: Array) -> Sight:
-    """Cells at `place` in contexts (by position), with a mean of `tokens` prompt tokens a step."""
+def sight(cost: Cost, place: Index, context: Index, tokens: Array, carrying: Array) -> Sight:
+    """Cells at `place` in contexts (by position), with a mean of `tokens` prompt tokens a step, a share of which are
+    `carrying` any."""
     count, width = place.size, len(cost.ladder)
     if not (context.any() or tokens.any()):
         return Sight(cost.mean[place], None, np.zeros(count), place)
@@ -94,8 +99,9 @@ def sight(cost: Cost, place: Index, context: Index, tokens: Array) -> Sight:
         price = float(_prices(cost, place[row : row + 1])[0]) * float(tokens[row])
         ratio = math.exp(min(max(float(cost.mean[last] - log[row]), -50.0), 50.0))
         extra = _extra(cost, load, np.asarray([1.0 / ratio]))
-        bare, offset, hidden = (float(one[0]) for one in (extra.by_bare, extra.by_offset, extra.by_hidden))
-        added = ratio * (float(extra.value[0]) + price)
+        once = float(carrying[row])
+        bare, offset, hidden = (once * float(one[0]) for one in (extra.by_bare, extra.by_offset, extra.by_hidden))
+        added = ratio * (once * float(extra.value[0]) + price)
         rest = 1.0 / (1.0 + added)
         log[row] += math.log1p(added)
         share[row] = added * rest

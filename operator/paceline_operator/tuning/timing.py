@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from operator import add
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from paceline_engine.protocol import (
     CONTEXT_EDGES,
     HISTOGRAM_BASE,
+    LAUNCHED,
     PROMPT_EDGES,
     CostCell,
     Verification,
@@ -38,6 +39,13 @@ class Timing(NamedTuple):
     request_steps: float
     prompt_tokens: float
     """A step's mean."""
+    mixed: float = 0.0
+    """Share of the steps that have prompts in them, or in a step launched meanwhile."""
+    rough: bool = False
+    """Whether the same steps are in another timing, too, and this one is of those with prompts alone."""
+
+
+Sums: TypeAlias = dict[int, list[float]]
 
 
 def timings(
@@ -46,10 +54,18 @@ def timings(
     """Timings by cell index; loads, ks and contexts outside are left out, and, but for `every_mode`, steps that
     adaptive verification cut.
 
+    Where a step is launched while another runs, the longer of the two is what the clock shows. Nobody can tell which:
+    steps take the same with few prompts and with many, or with those of the next alone. The mean over all of them is
+    true all the same. So there they are told together, and those with prompts once more by themselves.
+
     Index: ((prompt position * contexts + context position) * len(loads) + load position) * len(ladder) + position of k.
     """
     rows, columns, width = places(loads), places(ladder), len(ladder)
-    sums: dict[int, list[float]] = {}
+    sums: Sums = {}
+    rough: Sums = {}
+    window = tuple(window)
+    apart = all(cell.prompt != LAUNCHED for cell in window)
+    size = len(CONTEXTS) * len(loads) * width
     for cell in window:
         # Fewer verified than configured is how ngram is: that is part of what k costs. More are drafts of a larger k
         # before. At k=0 nothing is verified, in whichever mode.
@@ -61,16 +77,30 @@ def timings(
         if row is None or column is None or (kept := robust_mean(cell)) is None:
             continue
         mean, variance, steps = kept
-        if cell.prompt or cell.context:
-            kind = PROMPTS[prompt_bucket(cell.prompt)] * len(CONTEXTS) + CONTEXTS[context_bucket(cell.context)]
-            row += kind * len(loads)
-        at, share = row * width + column, steps / cell.steps
-        new = [steps, steps * mean, steps * variance, cell.request_steps * share, cell.prompt_tokens * share]
-        sums[at] = list(map(add, sums[at], new)) if at in sums else new
-    return {
-        cell: Timing(math.log(seconds / steps), spread / (steps * steps), int(steps), request_steps, tokens / steps)
-        for cell, (steps, seconds, spread, request_steps, tokens) in sums.items()
+        at, share = (CONTEXTS[context_bucket(cell.context)] * len(loads) + row) * width + column, steps / cell.steps
+        # Squares, so that what steps with and without prompts differ by is scatter, too.
+        squares = steps * mean * mean * (1.0 + variance)
+        tokens = cell.prompt_tokens * share
+        new = [steps, steps * mean, squares, cell.request_steps * share, tokens, steps if cell.prompt else 0.0]
+        if cell.prompt and apart:
+            at += PROMPTS[prompt_bucket(cell.prompt)] * size
+        elif cell.prompt:
+            _add(rough, at + size, new)
+        _add(sums, at, new)
+    return {at: _timing(found) for at, found in sums.items()} | {
+        at: _timing(found)._replace(steps=0, request_steps=0.0, rough=True) for at, found in rough.items()
     }
+
+
+def _add(sums: Sums, at: int, new: list[float]) -> None:
+    sums[at] = list(map(add, sums[at], new)) if at in sums else new
+
+
+def _timing(sums: list[float]) -> Timing:
+    steps, seconds, squares, request_steps, tokens, mixed = sums
+    mean = seconds / steps
+    variance = max(squares / steps / (mean * mean) - 1.0, 1e-4)
+    return Timing(math.log(mean), min(variance, 1.0) / steps, int(steps), request_steps, tokens / steps, mixed / steps)
 
 
 @lru_cache(maxsize=256)
