@@ -26,7 +26,7 @@ SCORED_SECONDS = 15.0
 SETTLE_SECONDS = 0.25
 PROMPT_TOKENS = 96
 REFERENCE_SECONDS, WARM_SECONDS = 5.0, 20.0
-"""Of the cell, and of a window before the first: an engine's first steps are slower (first uses) and its GPU is cold."""
+"""Of the cell, and of a window before the first: an engine's first steps are slower, and its GPU is cold."""
 
 
 def drive(engine: Engine, load: int, seconds: float) -> dict[str, Any]:
