@@ -100,8 +100,8 @@ class _Window(NamedTuple):
     """Prompt tokens a step."""
     mixed: Array
     """Share of the steps that have any."""
-    misfit: Array
-    """Of what prompts add, around what is believed of it."""
+    rough: Mask
+    """Told a second time, of steps with prompts alone."""
     plain: bool
     """Each cell is there once: no prompts, and no contexts from 8k on."""
 
@@ -122,7 +122,7 @@ def _merged(cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, fl
                 steps=np.asarray([timing.steps for timing in each], float),
                 tokens=none,
                 mixed=none,
-                misfit=none,
+                rough=none.astype(np.bool_),
                 plain=True,
             )
     gathered: dict[int, list[Timing]] = {}
@@ -141,12 +141,12 @@ def _merged(cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, fl
             sum(w * value for w, value in zip(weights, values, strict=True)) / total
             for values in zip(*((one.log_mean, one.prompt_tokens, one.mixed) for one in parts), strict=True)
         )
-        misfit = prompts.ROUGH_MISFIT if any(one.rough for one in parts) else prompts.MISFIT
-        rows.append((log, 1.0 / total, sum(one.steps for one in parts), tokens, mixed, misfit))
+        rough = any(one.rough for one in parts)
+        rows.append((log, 1.0 / total, sum(one.steps for one in parts), tokens, mixed, rough))
     place, context = _places(cost, gathered)
-    log, variance, steps, tokens, mixed_, misfits = np.asarray(rows, float).T
+    log, variance, steps, tokens, mixed_, roughs = np.asarray(rows, float).T
     plain = not (context.any() or tokens.any())
-    return _Window(place, context, log, variance, steps, tokens, mixed_, misfits, plain)
+    return _Window(place, context, log, variance, steps, tokens, mixed_, roughs > 0, plain)
 
 
 def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], now: float) -> Cost:
@@ -159,7 +159,9 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], now: fl
     columns, between = seen.columns(covariance)
     surprise = window.log - seen.log
     own = cost.steps[index] >= MIN_STEPS
-    variance = window.variance if window.plain else window.variance + (window.misfit * seen.share) ** 2
+    variance = window.variance
+    if not window.plain:
+        variance = variance + np.where(window.rough, prompts.ROUGH, prompts.MISFIT * seen.share) ** 2
     only = window.mixed == 1.0
     noise = np.zeros((index.size, index.size)) + cost.shared
     noise.reshape(-1)[:: index.size + 1] += variance

@@ -39,9 +39,10 @@ from paceline_operator.tuning.timing import CONTEXTS
 
 Index = npt.NDArray[np.intp]
 
-MISFIT, ROUGH_MISFIT = 0.05, 0.3
-"""Relative standard deviation of what prompts add to one window's steps around what is believed of it; and where they
-may be those of the next step instead."""
+MISFIT = 0.05
+"""Relative standard deviation of what prompts add to one window's steps around what is believed of it."""
+ROUGH = 0.15
+"""Relative standard deviation of the steps themselves, where the prompts may be those of the next step instead."""
 NEGLIGIBLE_SHARE = 0.01
 """Of steps with prompts, below which a load's steps are taken for decode-only ones."""
 MOST_SHARE, NEWTON_STEPS = 0.999, 30
