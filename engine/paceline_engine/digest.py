@@ -16,7 +16,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 from paceline_engine.policy import LivePolicy, Phase
-from paceline_engine.protocol import LAUNCHED, MAX_K, Verification
+from paceline_engine.protocol import MAX_K, Verification
 from paceline_engine.samples import STALL_FACTOR, Recorder, Step
 
 log = logging.getLogger("vllm.paceline")
@@ -107,7 +107,7 @@ class Digest:
         self.records: deque[tuple[Any, ...]] = deque()
         """Of each completed step: how it was scheduled; when the one before it ended, and it; tokens emitted, or what
         requests were told; fates of its drafts, as the engine or as the hooks count them; whether the engine is idle;
-        prompt tokens of the step launched last. One that went the short way lacks the last two, and drafts that were
+        whether the step launched last has prompts. One that went the short way lacks the last two, and drafts that were
         accepted among its tokens."""
         self.missed_steps = 0
         self.missed_tokens = 0
@@ -155,7 +155,7 @@ class Digest:
         emitted: int | list[Sequence[Any]],
         fates: Any,
         idle: bool | None = None,
-        launched: int = 0,
+        launched: bool = False,
     ) -> None:
         (regime, sampling, decoding, prompt_tokens, _), tokens, contexts, started = step
         tokens_out = emitted if isinstance(emitted, int) else tokens_in(emitted)
@@ -166,8 +166,8 @@ class Digest:
             self._context = sum(contexts) / len(contexts)
         if regime is not None:
             seconds = max(0.0, now - (before if started is None else started))
-            carried = prompt_tokens or min(launched, LAUNCHED)
-            completed = self._step(regime, sampling, decoding, tokens, carried, seconds, fates)
+            completed = self._step(regime, sampling, decoding, tokens, prompt_tokens, seconds, fates)
+            completed.launched = launched
             self.recorder.step(completed, tokens_out)
         self.recorder.tick(now - self._boot, bool(idle))
 

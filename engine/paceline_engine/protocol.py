@@ -33,11 +33,12 @@ LOAD_EDGES: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128
 a bucket wider than a third hides a step of it."""
 CONTEXT_EDGES: tuple[int, ...] = (0, 8192, 32768)
 """Lower edges of the context buckets, in mean context tokens a request. Below 8k attention does not move the best k."""
-LAUNCHED = 1
-"""Prompt tokens that a step counts with where it computed none, but a step that has some was launched while it ran."""
-PROMPT_EDGES: tuple[int, ...] = (0, LAUNCHED, 2, 256, 1024, 4096)
+PROMPT_EDGES: tuple[int, ...] = (0, 1, 256, 1024, 4096)
 """Lower edges of the buckets of prompt tokens computed in a step; the first holds steps without any. Four times as wide
 as they begin, so that steps of one prompt and of several are apart: their difference is the price of a prompt token."""
+LAUNCHED = 2
+"""In place of such an edge: a step without prompts, while which one that has some was launched. No plugin that does not
+tell these apart has cells of it, and who does not know it takes it for an edge below."""
 HISTOGRAM_BASE = 1.05
 """Ratio of neighbouring edges of the step-time histogram: a quantile read from it is within 2.5 % of the true one."""
 MAX_K = 64
@@ -323,9 +324,9 @@ class CostCell(Wire):
     seconds_squared: Annotated[float, Field(ge=0, le=1e20)]
     prompt: Count = 0
     """Lower edge of the bucket of prompt tokens (see PROMPT_EDGES): 0 = decode-only steps. Others are mixed: what they
-    took is the cost of prompts, too, LAUNCHED of those in the step after."""
+    took is the cost of their prompts, too; LAUNCHED: of those in the step after."""
     prompt_tokens: Count = 0
-    """Sum over steps of the prompt tokens that they count with."""
+    """Sum over steps of the prompt tokens computed in them."""
     first_tokens: Count = 0
     """Of the request-steps, those that ended a prompt: nothing was drafted for them, and each emitted one token."""
     histogram: Counts[int]

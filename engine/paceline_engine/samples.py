@@ -14,7 +14,7 @@ from itertools import islice
 from math import inf
 
 from paceline_engine.policy import Phase
-from paceline_engine.protocol import Gauges, Samples, Verification, context_bucket, load_bucket, prompt_bucket
+from paceline_engine.protocol import LAUNCHED, Gauges, Samples, Verification, context_bucket, load_bucket, prompt_bucket
 from paceline_engine.windows import CROWDED, MAX_CELLS, AcceptanceKey, CostKey, CostSum, Window
 
 WINDOW_SECONDS = 1.0
@@ -65,7 +65,9 @@ class Step:
     seconds: float
     """How long it took."""
     prompt_tokens: int = 0
-    """Computed in it; LAUNCHED where there are none, but the step launched before this one completed has some."""
+    """Computed in it."""
+    launched: bool = False
+    """Whether the step launched last before this one completed has prompts."""
     first_tokens: int = 0
     """Requests that ended their prompt in it."""
     request_steps: int = 0
@@ -135,6 +137,8 @@ class Recorder:
         if not excluded:
             probe = step.phase is Phase.PROBE
             context, prompt = context_bucket(step.context), prompt_bucket(step.prompt_tokens)
+            if not prompt and step.launched:
+                prompt = LAUNCHED
             key = CostKey(load, context, step.k, step.verified, probe, step.verification, prompt)
             if key != self._key:  # mostly it is: steps come in runs
                 self._key, self._cost, self._pace = key, None, self._pace_of(key)

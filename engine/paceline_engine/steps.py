@@ -282,9 +282,9 @@ class StepHooks:
                 emitted = tokens_in(emitted)
         before, self._boundary = self._boundary, now
         facts, since = step[0], before if step[3] is None else step[3]
-        launched = in_flight[-1][1][0][3] if in_flight else 0
+        launched = bool(in_flight and in_flight[-1][1][0][3])
         if facts[4] is not self.policy.verification and facts[0] is not None:
-            regime = facts[0].judged(self.policy, now - since, mixed=facts[3] > 0 or launched > 0)
+            regime = facts[0].judged(self.policy, now - since, mixed=facts[3] > 0 or launched)
             step = ((regime, *facts[1:]), *step[1:])
         if idle := not (running or in_flight):
             self._idle = True

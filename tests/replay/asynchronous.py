@@ -15,7 +15,6 @@ import numpy as np
 
 from paceline_engine.policy import LivePolicy, Phase
 from paceline_engine.protocol import (
-    LAUNCHED,
     Capabilities,
     Feature,
     Gauges,
@@ -131,7 +130,6 @@ class Engine:
         there = [one for one in self.running if one.left]
         self.waiting += [Request(REPLY_TOKENS) for _ in range(len(self.running) - len(there))]
         self.running = there
-        launched = LAUNCHED if self.flying and self.flying.new else 0
         decoding = len(step.decoding)
         counted = Step(
             sampling=decoding + len(step.new),
@@ -143,7 +141,8 @@ class Engine:
             verification=Verification.ALL,
             excluded=step.excluded,
             seconds=self.now - self.applied,
-            prompt_tokens=PROMPT_TOKENS * len(step.new) or launched,
+            prompt_tokens=PROMPT_TOKENS * len(step.new),
+            launched=bool(self.flying and self.flying.new),
             first_tokens=len(step.new),
             request_steps=decoding,
             drafted=[decoding] * step.drafted,

@@ -46,4 +46,4 @@ def test_the_best_k_is_found_wherever_prompts_take_their_time(seed: int, launch_
     for load, by_k in zip(loads[::-1], spent[len(loads) :], strict=True):
         rates = {k: fixed(load, k, launch_ms)[0] for k in LADDER}
         got = sum(rates[k] * seconds for k, seconds in by_k.items()) / sum(by_k.values())
-        assert got >= 0.98 * max(rates.values()), (load, rates, by_k)
+        assert got >= 0.97 * max(rates.values()), (load, rates, by_k)

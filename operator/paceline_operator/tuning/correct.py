@@ -99,9 +99,11 @@ class _Window(NamedTuple):
     tokens: Array
     """Prompt tokens a step."""
     mixed: Array
-    """Share of the steps that have any."""
+    """Share of the steps that have any, or met the launch of some."""
+    only: Mask
+    """Cells of such steps alone."""
     rough: Mask
-    """Told a second time, of steps with prompts alone."""
+    """Of these, those whose steps are in another cell, too."""
     plain: bool
     """Each cell is there once: no prompts, and no contexts from 8k on."""
 
@@ -122,7 +124,8 @@ def _merged(cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, fl
                 steps=np.asarray([timing.steps for timing in each], float),
                 tokens=none,
                 mixed=none,
-                rough=none.astype(np.bool_),
+                only=none > 0,
+                rough=none > 0,
                 plain=True,
             )
     gathered: dict[int, list[Timing]] = {}
@@ -134,19 +137,19 @@ def _merged(cost: Cost, measured: Mapping[str, Timings], speeds: Mapping[str, fl
         # Of one cell's rows the last has its say of whether it surprised: the one without prompts.
         gathered = dict(sorted(gathered.items(), reverse=True))
     rows = []
-    for parts in gathered.values():
+    for at, parts in gathered.items():
         weights = [1.0 / (alone + one.variance) for one in parts]
         total = sum(weights)
-        log, tokens, mixed = (
+        means = [
             sum(w * value for w, value in zip(weights, values, strict=True)) / total
             for values in zip(*((one.log_mean, one.prompt_tokens, one.mixed) for one in parts), strict=True)
-        )
-        rough = any(one.rough for one in parts)
-        rows.append((log, 1.0 / total, sum(one.steps for one in parts), tokens, mixed, rough))
+        ]
+        of_prompts = at >= size * len(CONTEXTS), any(one.rough for one in parts)
+        rows.append((means[0], 1.0 / total, sum(one.steps for one in parts), *means[1:], *of_prompts))
     place, context = _places(cost, gathered)
-    log, variance, steps, tokens, mixed_, roughs = np.asarray(rows, float).T
-    plain = not (context.any() or tokens.any())
-    return _Window(place, context, log, variance, steps, tokens, mixed_, roughs > 0, plain)
+    log, variance, steps, tokens, mixed, only, rough = np.asarray(rows, float).T
+    plain = not (context.any() or mixed.any())
+    return _Window(place, context, log, variance, steps, tokens, mixed, only > 0, rough > 0, plain)
 
 
 def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], now: float) -> Cost:
@@ -162,7 +165,6 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], now: fl
     variance = window.variance
     if not window.plain:
         variance = variance + np.where(window.rough, prompts.ROUGH, prompts.MISFIT * seen.share) ** 2
-    only = window.mixed == 1.0
     noise = np.zeros((index.size, index.size)) + cost.shared
     noise.reshape(-1)[:: index.size + 1] += variance
     strange = surprise**2 > SURPRISE**2 * (between.diagonal() + variance + cost.shared)
@@ -175,14 +177,14 @@ def _corrected(cost: Cost, window: _Window, speeds: Mapping[str, float], now: fl
         believed = strange & ~doubted
         noise.reshape(-1)[:: index.size + 1] += np.where(doubted, surprise**2 / SURPRISE**2, 0.0)
         if believed.any():
-            _widened(cost, only, index, surprise, believed, own)
+            _widened(cost, window.only, index, surprise, believed, own)
             columns, between = seen.columns(covariance)
-            plain = believed & own & ~only
+            plain = believed & own & ~window.only
             changed = now if plain.any() else changed
             streak[index[believed]] = 0
     mean, half, near = _solved(cost, window, seen, columns, between, noise)
     covariance -= half.T @ half
-    calm = own & ~strange if window.plain else own & ~strange & (near | ~only)
+    calm = own & ~strange if window.plain else own & ~strange & (near | ~window.only)
     total, shared = _noise(cost, surprise, variance, between, calm)
     counted, last = cost.steps.copy(), cost.seen.copy()
     if window.plain:
@@ -221,7 +223,7 @@ def _solved(
         half = root @ columns.T
         away = window.log - seen.log - seen.moved(cost.mean - mean)
         step = cost.mean + (root @ away) @ half - mean
-        if not window.tokens.any():
+        if not window.mixed.any():
             return mean + step, half, True
         step *= min(1.0, LARGEST_STEP / max(1e-9, float(np.abs(step[-EFFECTS]))))
         mean = mean + step

@@ -45,7 +45,7 @@ OFFSET_GUESS, OFFSET_DEVIATION, OFFSET_OWN = 0.1, 0.3, 0.15
 """What a step with prompts costs beyond its tokens, over the load's step without: a guess, and the standard deviations
 that all loads share and that each has for itself. A graph in pieces in place of a full one is some tenths of a step."""
 HIDDEN_GUESS, HIDDEN_DEVIATION = 1.0, 2.0
-"""Logit of the share of the offset that a larger k hides in its longer steps. On an H200 nearly all of it: see there."""
+"""Logit of the share of the offset that a larger k hides in its longer steps. Nearly all on an H200 (see prompts)."""
 HIDDEN = -EFFECTS - 1
 """Its place in the belief: before the price of a token, which is last."""
 PRICE_DEVIATIONS = (2.0, 0.1, 0.03)

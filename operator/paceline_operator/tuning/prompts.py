@@ -85,7 +85,7 @@ def sight(cost: Cost, place: Index, context: Index, tokens: Array, carrying: Arr
     """Cells at `place` in contexts (by position), with a mean of `tokens` prompt tokens a step, a share of which are
     `carrying` any."""
     count, width = place.size, len(cost.ladder)
-    if not (context.any() or tokens.any()):
+    if not (context.any() or carrying.any()):
         return Sight(cost.mean[place], None, np.zeros(count), place)
     slope = np.zeros((count, cost.mean.size))
     slope[np.arange(count), place] = 1.0
@@ -94,7 +94,7 @@ def sight(cost: Cost, place: Index, context: Index, tokens: Array, carrying: Arr
         slope[row, start : start + EFFECTS] = cost.features[place[row]]
     log = slope @ cost.mean
     share = np.zeros(count)
-    for row in np.flatnonzero(tokens):
+    for row in np.flatnonzero(carrying):
         load = int(place[row]) // width
         last = (load + 1) * width - 1
         price = float(_prices(cost, place[row : row + 1])[0]) * float(tokens[row])
