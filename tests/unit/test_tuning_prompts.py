@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.protocol import PROMPT_EDGES, AcceptanceCell, CostCell, prompt_bucket
+from paceline_engine.protocol import LAUNCHED, PROMPT_EDGES, AcceptanceCell, CostCell, prompt_bucket
 from paceline_operator.api.speculation import Method
 from paceline_operator.tuning import acceptance, correct, cost, direct, prompts
 from paceline_operator.tuning.cost import Cost
@@ -241,6 +241,39 @@ def test_prompts_that_come_in_steps_of_fewer_requests_are_held_to_the_load_whose
             assert usual > 1.5 * BARE[k]
 
 
+def test_where_launching_shows_in_the_step_before_a_k_costs_what_all_its_steps_took() -> None:
+    """The step with the prompts takes as long as any at k = 0 and 1, and longer at 2 and 4, which hide launching."""
+    launching, own = {4: 0.0, 2: 0.0, 1: 0.004, 0: 0.006}, {4: 0.004, 2: 0.004, 1: 0.0, 0: 0.0}
+    shares = {k: 1 - math.exp(-length(k) / 2) for k in LADDER}
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        found = cost.empty(LOADS, LADDER)
+        for number in range(12):
+            cells = []
+            for k, share in shares.items():
+                mixed = round(20 * share)
+                bare = cell(k, 0, 40 - 2 * mixed, rng)
+                met, carrying = (cell(k, 0, mixed, rng) for _ in range(2))
+                cells += [
+                    bare,
+                    _longer(met, launching[k]).model_copy(update={"prompt": LAUNCHED}),
+                    _longer(carrying, own[k]).model_copy(
+                        update={"prompt": 256, "prompt_tokens": 512 * mixed, "first_tokens": mixed}
+                    ),
+                ]
+            found = correct.learn(found, {"pod": cells}, 10.0, 10.0 * (number + 1))
+        told = scores(found)
+        for row, (k, share) in enumerate(shares.items()):
+            usual = BARE[k] + share * (launching[k] + own[k]) / 2
+            assert math.exp(told.log_step[row]) == pytest.approx(usual, rel=0.04), k
+
+
+def _longer(one: CostCell, seconds: float) -> CostCell:
+    """Each step longer by `seconds`."""
+    total = one.seconds + one.steps * seconds
+    return one.model_copy(update={"seconds": total, "seconds_squared": total**2 / one.steps * 1.0004})
+
+
 rows = st.tuples(st.floats(0.1, 1e4), st.floats(1.0, 1e3))
 """Steps, and tokens of each."""
 
@@ -333,7 +366,7 @@ counts = st.integers(0, 10**9)
     st.lists(
         st.tuples(
             st.sampled_from(LADDER),
-            st.sampled_from((*PROMPT_EDGES, 77)),
+            st.sampled_from((*PROMPT_EDGES, LAUNCHED, 77)),
             counts,
             st.integers(1, 1000),
             st.floats(1e-6, 1e4),
